@@ -12,29 +12,30 @@ _TIMEOUT_S = 60.0
 # What Slurm's commands say on a machine that belongs to no cluster.
 _NO_CLUSTER = "Could not establish a configuration source"
 # A suffix of a node's state: it does not answer.
-_NOT_ANSWERING = "*"
+NOT_ANSWERING = "*"
 _DOWN = ("down", "drained", "fail", "error", "power_down", "powered_down")
 
 
 class NodeRow:
     """A node as sinfo shows it, in one of its partitions."""
 
-    __slots__ = ("cpus", "features", "gres", "memory_mib", "name", "partition", "state")
+    __slots__ = ("cpus", "features", "gres", "max_time_s", "memory_mib", "name", "partition", "state")
 
     def __init__(self, line: str) -> None:
-        self.name, self.state, partition, features, gres, cpus, memory = line.split("|")
+        self.name, self.state, partition, features, gres, cpus, memory, limit = line.split("|")
         self.partition = partition.rstrip("*")
         self.features = _list(features)
         # Counts and sockets follow: gpu:a100:2(S:0-1).
         self.gres = tuple(re.sub(r"\(.*?\)$", "", one) for one in _list(gres))
         self.cpus, self.memory_mib = int(cpus), int(memory)
+        self.max_time_s = _seconds(limit)
 
 
 def node_rows(partition: str | None = None) -> tuple[NodeRow, ...]:
     """Return all nodes, once for each of their partitions. Raises ProvisionError."""
     only = [f"--partition={partition}"] if partition else []
-    shown = slurm("sinfo", "--noheader", "--Node", *only, "--format=%N|%T|%P|%f|%G|%c|%m")
-    return tuple(NodeRow(line) for line in shown.splitlines() if line.count("|") == 6)
+    shown = slurm("sinfo", "--noheader", "--Node", *only, "--format=%N|%T|%P|%f|%G|%c|%m|%l")
+    return tuple(NodeRow(line) for line in shown.splitlines() if line.count("|") == 7)
 
 
 def cluster_name() -> str:
@@ -95,14 +96,24 @@ def hosts_silent(hosts: Collection[str]) -> frozenset[str]:
     """Return the machines of the cluster that don't answer."""
     shown = slurm("sinfo", "--noheader", "--Node", "--format=%N|%T") if hosts else ""
     rows = (line.partition("|") for line in shown.splitlines())
-    return frozenset(name for name, _, state in rows if name in hosts and state.endswith(_NOT_ANSWERING))
+    return frozenset(name for name, _, state in rows if name in hosts and state.endswith(NOT_ANSWERING))
 
 
 def _names_down(shown: str) -> Iterator[str]:
     for line in shown.splitlines():
         name, _, state = line.partition("|")
-        if state.endswith(_NOT_ANSWERING) or state.startswith(_DOWN):
+        if state.endswith(NOT_ANSWERING) or state.startswith(_DOWN):
             yield name
+
+
+def _seconds(limit: str) -> int | None:
+    """Return a partition's time limit, such as 1-12:00:00 or 30:00; None if there is none."""
+    days, _, clock = limit.rpartition("-")
+    parts = clock.split(":")
+    if not all(part.isdigit() for part in parts):
+        return None
+    hours, minutes, seconds = [0, 0, 0, *map(int, parts)][-3:]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _list(text: str) -> tuple[str, ...]:
