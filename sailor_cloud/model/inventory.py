@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import date
 from itertools import combinations
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -26,12 +26,29 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
+class Toleration(_Part):
+    """A toleration of Kubernetes: pods may start on nodes with such a taint."""
+
+    key: str | None = None
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.operator == "Exists" and self.value is not None:
+            raise ValueError("has operator Exists and a value; leave one out")
+        if self.key is None and self.operator == "Equal":
+            raise ValueError("names no key; give one, or operator: Exists for all taints")
+        return self
+
+
 class NodeGroup(_Part):
     """Equal nodes. `partition`, `constraint`, `gres` and `max_time` are for Slurm, the next fields for Kubernetes.
 
     `usd_per_hour` is for one node, 0 if nobody is charged. `gbit_per_s` is the network card of a node.
     `device_link_gb_per_s` counts both directions per device, as data sheets do. `gres` is without a count.
-    `max_time` is the longest that a job may have the nodes.
+    `max_time` is the longest that a job may have the nodes. Pods request `vcpus` and `memory_gib`.
     """
 
     accelerator: str
@@ -42,14 +59,21 @@ class NodeGroup(_Part):
     rtt_ms: float | None = Field(default=None, gt=0)
     device_link: str = ""
     device_link_gb_per_s: float | None = Field(default=None, gt=0)
-    vcpus: int = Field(default=1, gt=0)
-    memory_gib: float = Field(default=1.0, gt=0)
+    vcpus: int | None = Field(default=None, gt=0)
+    memory_gib: float | None = Field(default=None, gt=0)
     partition: str | None = Field(default=None, pattern=r"^[\w.,-]+$")
     constraint: str | None = Field(default=None, pattern=r"^[\w.&|*\[\]()-]+$")
     gres: str | None = Field(default=None, pattern=r"^\w+(:[\w.-]+)?$")
     max_time: Duration | None = None
     node_selector: dict[str, str] = {}
     resource: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+(/[A-Za-z0-9._-]+)?$")
+
+    tolerations: tuple[Toleration, ...] = ()
+
+    @property
+    def tolerated(self) -> tuple[Toleration, ...]:
+        """The tolerations of pods, with that of the usual taint on nodes with GPUs."""
+        return (Toleration(key=self.resource, operator="Exists"), *self.tolerations)
 
     @model_validator(mode="after")
     def _linked(self) -> Self:

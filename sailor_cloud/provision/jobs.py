@@ -63,7 +63,7 @@ class ClusterJob:
     parent of each node's own folder. `runtime` is a folder with the package `sailor_runtime`, None if nodes have it
     installed. `checkpoints` is the place of checkpoints, and `paths` are all paths that the job reads or writes on its
     nodes. `avoid` are lost hosts. `variables` are those of the command that agents take from their environment, not
-    from the artefact.
+    from the artefact. `variant` distinguishes exported jobs of one name.
     """
 
     run_id: str
@@ -80,6 +80,7 @@ class ClusterJob:
     paths: tuple[str, ...] = ()
     avoid: frozenset[str] = frozenset()
     variables: tuple[str, ...] = ()
+    variant: str = ""
 
     @property
     def name(self) -> str:

@@ -80,11 +80,12 @@ class Pod:
 
 @dataclass(slots=True)
 class Cluster:
-    """`nodes` are labels by name; each has room for one pod of `devices` GPUs."""
+    """`nodes` are labels by name; each has room for one pod of `devices` GPUs, and may have taints."""
 
     folder: Path
     nodes: dict[str, dict[str, str]]
     devices: int = 2
+    taints: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     jobsets: dict[str, dict[str, Any]] = field(default_factory=dict)
     secrets: dict[str, dict[str, Any]] = field(default_factory=dict)
     pods: dict[str, list[Pod]] = field(default_factory=dict)
@@ -127,7 +128,7 @@ class Cluster:
         avoid: set[str] = set()
         terms = pod["affinity"].get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
         for term in terms.get("nodeSelectorTerms", ()):
-            avoid |= {value for one in term["matchExpressions"] for value in one["values"]}
+            avoid |= {value for one in term["matchFields"] for value in one["values"]}
         wanted = pod.get("nodeSelector", {}).items()
         return next(
             name
@@ -335,7 +336,8 @@ def _pod(pod: Pod, phase: str) -> dict[str, Any]:
 def _node(cluster: Cluster, name: str) -> dict[str, Any]:
     ready = "Unknown" if name in cluster.down else "True"
     status = {"allocatable": {RESOURCE: str(cluster.devices)}, "conditions": [{"type": "Ready", "status": ready}]}
-    return {"metadata": {"name": name, "labels": cluster.nodes[name]}, "spec": {}, "status": status}
+    spec = {"taints": cluster.taints.get(name, [])}
+    return {"metadata": {"name": name, "labels": cluster.nodes[name]}, "spec": spec, "status": status}
 
 
 def _status(code: int, message: str) -> tuple[int, dict[str, Any]]:

@@ -18,7 +18,7 @@ from sailor_runtime.agent.agent import SHUTDOWN_S, Agent, Settings
 from sailor_runtime.agent.generation import Limits
 from sailor_runtime.agent.power import power_off
 from sailor_runtime.agent.preemption import PreemptionWatch, Provider
-from sailor_runtime.agent.rendezvous import Artefact, RendezvousError
+from sailor_runtime.agent.rendezvous import JOIN_S, Artefact, RendezvousError
 from sailor_runtime.spec import HOLD_S
 from sailor_runtime.stand_in import METADATA
 
@@ -57,6 +57,9 @@ def main() -> int:
     parser.add_argument("--group", help="with --plan: this node's group")
     parser.add_argument("--index", type=int, help="with --plan: this node's place in its group, from 0 on")
     parser.add_argument("--rendezvous", help="with --plan: HOST:PORT of the first node of the first group")
+    parser.add_argument(
+        "--join-s", type=float, default=JOIN_S, help="with --plan: seconds until all nodes must have come"
+    )
     parser.add_argument("--echo", action="store_true", help="also write events to stdout")
     options = parser.parse_args()
     artefact = None
@@ -103,6 +106,7 @@ def _serve(options: argparse.Namespace, home: Path, artefact: Artefact | None = 
         shutdown_s=options.shutdown_s,
         artefact=artefact,
         meeting=options.rendezvous or "",
+        join_s=options.join_s,
         echo=options.echo,
     )
     reason = Agent(settings).run()

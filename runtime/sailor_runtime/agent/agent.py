@@ -16,7 +16,7 @@ from sailor_runtime.agent.inbox import Command, Inbox, Name, Unreadable
 from sailor_runtime.agent.journal import EventJournal, LogEcho
 from sailor_runtime.agent.preemption import PreemptionWatch
 from sailor_runtime.agent.ranks import Starter
-from sailor_runtime.agent.rendezvous import Artefact, Rendezvous, RendezvousError
+from sailor_runtime.agent.rendezvous import JOIN_S, Artefact, Rendezvous, RendezvousError
 from sailor_runtime.spec import HEARTBEAT_FILE, CommandSpec, RunSpec, read_spec
 
 _POLL_S = 0.05
@@ -32,9 +32,9 @@ class Settings:
     `shutdown_s` for a last checkpoint, as they have before the TTL. Google's machines end 30 s after that ("Spot VMs"
     in its Compute Engine guide, 2026-11); some of it is left for the journal.
 
-    With an `artefact` the agent is part of a scheduler's job: it meets the others at `meeting`, runs the artefact's
-    only generation and ends with it. A SIGTERM then means that the whole job must end. `echo` prints events on stdout,
-    for controllers that can't read the folder.
+    With an `artefact` the agent is part of a scheduler's job: it meets the others at `meeting`, for which it waits at
+    most `join_s`, runs the artefact's only generation and ends with it. A SIGTERM then means that the whole job must
+    end. `echo` prints events on stdout, for controllers that can't read the folder.
     """
 
     home: Path
@@ -46,6 +46,7 @@ class Settings:
     shutdown_s: float = SHUTDOWN_S
     artefact: Artefact | None = None
     meeting: str = ""
+    join_s: float = JOIN_S
     echo: bool = False
 
 
@@ -134,7 +135,7 @@ class Agent:
         try:
             self._rendezvous = Rendezvous(artefact, node, self._settings.meeting, self._neighbours_lost.append)
             self._joining = True
-            content = self._rendezvous.join()
+            content = self._rendezvous.join(self._settings.join_s)
             self._joining = False
             # The variables of a command may contain secrets.
             path.touch(mode=0o600)

@@ -194,7 +194,7 @@ def export(plan_file: Path, form: str, output: Path | None, wheel: str | None, a
     \b
     sailor-cloud export plan.json --format sailor-artifact -o sailor.json
     sailor-cloud export plan.json --format slurm | sbatch
-    sailor-cloud export plan.json --format jobset | kubectl apply -f -
+    sailor-cloud export plan.json --format jobset | kubectl create -f -
     """
     from sailor_cloud.errors import RequestError
 

@@ -161,6 +161,7 @@ def exported_job(document: PlanDocument, *, base: Path | None = None, ships: boo
         checkpoints=export.checkpoints,
         paths=export.paths,
         variables=export.variables,
+        variant=export.artefact,
     )
 
 

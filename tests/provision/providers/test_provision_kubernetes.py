@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -29,11 +30,12 @@ from sailor_cloud.launch.fleet.job_artefact import exported_job
 from sailor_cloud.launch.fleet.job_fleet import JobFleet
 from sailor_cloud.launch.telemetry.generation_log import read_events
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.inventory import NodeGroup
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_foreign
 from sailor_cloud.provision.cleanup.teardown import destroy
-from sailor_cloud.provision.jobs import JobPhase, check_scheduler
+from sailor_cloud.provision.jobs import ClusterJob, JobPhase, check_scheduler
 from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
 from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml, manifests, names
 from sailor_cloud.provision.providers.kubernetes.provider import JobSets
@@ -121,6 +123,78 @@ def test_a_replicated_job_is_a_node_group_with_queue_selector_and_limits(tmp_pat
     assert command[command.index("--index") + 1] == "$(JOB_COMPLETION_INDEX)"
     name = jobset["metadata"]["name"]
     assert command[command.index("--rendezvous") + 1] == f"{name}-a100-0-0.{name}:29400"
+
+
+def changed_group(document: PlanDocument, **values: object) -> ClusterJob:
+    """The plan's exported job, with other values of its first group."""
+    job = exported_job(document)
+    (first, *_) = job.groups
+    group = NodeGroup.model_validate(job.inventory.groups[first.name].model_dump() | values)
+    groups = job.inventory.groups | {first.name: group}
+    return replace(job, inventory=job.inventory.model_copy(update={"groups": groups}))
+
+
+def pod_of(job: ClusterJob) -> dict[str, Any]:
+    jobset = manifests(job)[1]
+    assert jobset_faults(jobset) == []
+    (group, *_) = jobset["spec"]["replicatedJobs"]
+    return dict(group["template"]["spec"]["template"]["spec"])
+
+
+def test_a_pod_requests_what_the_inventory_names(tmp_path: Path) -> None:
+    document = spread(tmp_path)
+    (container,) = pod_of(exported_job(document))["containers"]
+    assert "requests" not in container["resources"]
+    (container,) = pod_of(changed_group(document, vcpus=94, memory_gib=600.5))["containers"]
+    assert container["resources"]["requests"] == {"cpu": "94", "memory": "614912Mi"}
+
+
+def test_lost_nodes_are_avoided_by_their_names(tmp_path: Path) -> None:
+    job = replace(exported_job(spread(tmp_path)), avoid=frozenset({"b", "a"}))
+    affinity = pod_of(job)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    # One value per requirement: the API refuses more for fields.
+    wanted = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("a", "b")]
+    assert affinity == {"nodeSelectorTerms": [{"matchFields": wanted}]}
+
+
+def test_agents_wait_for_each_other_until_their_job_ends(tmp_path: Path) -> None:
+    job = exported_job(spread(tmp_path))
+    (container,) = pod_of(job)["containers"]
+    command = container["command"]
+    (group, *_) = manifests(job)[1]["spec"]["replicatedJobs"]
+    deadline = group["template"]["spec"]["activeDeadlineSeconds"]
+    assert command[command.index("--join-s") + 1] == str(deadline) == "1200"
+
+
+def test_each_export_has_a_name_of_its_own_and_a_run_one_for_each_generation(tmp_path: Path) -> None:
+    document = spread(tmp_path)
+    first, second = exported_job(document), exported_job(document)
+    assert names(first)[0] != names(second)[0]
+    assert names(first) == names(first)
+    run = replace(first, variant="")
+    assert names(run) == names(replace(run, artefact=""))
+
+
+def test_tainted_nodes_are_free_only_for_pods_that_tolerate_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = spread(tmp_path)
+    team = {"key": "team", "value": "ml", "effect": "NoSchedule"}
+    plain = exported_job(document)
+    tolerant = changed_group(document, tolerations=[{"key": "team", "value": "ml"}])
+    resource = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    assert pod_of(plain)["tolerations"] == [resource]
+    assert pod_of(tolerant)["tolerations"] == [resource, {"key": "team", "operator": "Equal", "value": "ml"}]
+    with kubernetes_api(tmp_path / "api", {name: {LABEL: "a100"} for name in "abcd"}) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+        cluster.taints = {
+            "a": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}],
+            "b": [team],
+            "c": [{**team, "value": "web"}],
+            "d": [{**team, "value": "web", "effect": "PreferNoSchedule"}],
+        }
+        free = [Kubernetes().free("a100", job.inventory, frozenset()) for job in (plain, tolerant)]
+    assert free == [("a", "d"), ("a", "b", "d")]
 
 
 def test_requirements_that_pods_can_not_meet_are_refused_before_anything_begins(tmp_path: Path) -> None:

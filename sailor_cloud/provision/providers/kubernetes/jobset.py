@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from sailor_cloud.errors import RequestError
+from sailor_cloud.model.inventory import NodeGroup
 from sailor_cloud.provision.jobs import RENDEZVOUS_PORT, ClusterJob, JobGroup
 from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
 
@@ -22,7 +23,7 @@ _KEPT_S, _GRACE_S = 3600, 60
 
 def names(job: ClusterJob) -> tuple[str, dict[str, str]]:
     """Return the name of the JobSet, and those of its replicated jobs by group, short enough for a pod's host name."""
-    name = f"sailor-{hashlib.sha256(job.run_id.encode()).hexdigest()[:8]}-g{job.generation}"
+    name = f"sailor-{hashlib.sha256(f'{job.run_id}{job.variant}'.encode()).hexdigest()[:8]}-g{job.generation}"
     fits = all(len(group.name) <= 20 for group in job.groups)
     short = {group.name: group.name if fits else f"group-{number}" for number, group in enumerate(job.groups)}
     return name, short
@@ -60,7 +61,7 @@ def manifests(job: ClusterJob) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def as_yaml(job: ClusterJob) -> str:
-    """Return the manifests for `kubectl apply -f`."""
+    """Return the manifests for `kubectl create -f`. Each export has its own token, and so its own name."""
     text = yaml.safe_dump_all(manifests(job), sort_keys=False, width=110)
     if not job.variables:
         return text
@@ -88,7 +89,7 @@ def _replicated(job: ClusterJob, group: JobGroup, short: str, name: str, meeting
                 "completions": count,
                 "completionMode": "Indexed",
                 "backoffLimit": 0,
-                "activeDeadlineSeconds": max(1, math.ceil(job.seconds)),
+                "activeDeadlineSeconds": _seconds(job),
                 "template": {
                     "metadata": {
                         "labels": {RUN_LABEL: job.run_id},
@@ -131,9 +132,10 @@ def _pod(job: ClusterJob, group: JobGroup, name: str, meeting: str) -> dict[str,
             {
                 "name": CONTAINER,
                 "image": cluster.runtime.image,
-                "command": [*agent, "--echo"],
+                # Nodes may start long after each other; the job's deadline ends those that wait in vain.
+                "command": [*agent, "--join-s", str(_seconds(job)), "--echo"],
                 "ports": [{"containerPort": RENDEZVOUS_PORT, "name": "rendezvous"}],
-                "resources": {"limits": {has.resource: str(group.devices)}},
+                "resources": _resources(has, group.devices),
                 "volumeMounts": mounts,
             }
         ],
@@ -144,12 +146,26 @@ def _pod(job: ClusterJob, group: JobGroup, name: str, meeting: str) -> dict[str,
         pod["containers"][0]["env"] = [
             {"name": one, "valueFrom": {"secretKeyRef": {"name": source, "key": one}}} for one in job.variables
         ]
+    pod["tolerations"] = [one.model_dump(exclude_none=True) for one in has.tolerated]
     if has.node_selector:
         pod["nodeSelector"] = dict(has.node_selector)
     if cluster.service_account is not None:
         pod["serviceAccountName"] = cluster.service_account
     pod["affinity"] = _affinity(job, group)
     return pod
+
+
+def _seconds(job: ClusterJob) -> int:
+    return max(1, math.ceil(job.seconds))
+
+
+def _resources(has: NodeGroup, devices: int) -> dict[str, dict[str, str]]:
+    """Return the devices of a pod, and the processors and memory that the inventory names."""
+    requests = {
+        **({"cpu": str(has.vcpus)} if has.vcpus is not None else {}),
+        **({"memory": f"{math.floor(has.memory_gib * 1024)}Mi"} if has.memory_gib is not None else {}),
+    }
+    return {"limits": {has.resource: str(devices)}} | ({"requests": requests} if requests else {})
 
 
 def _affinity(job: ClusterJob, group: JobGroup) -> dict[str, Any]:
@@ -163,8 +179,9 @@ def _affinity(job: ClusterJob, group: JobGroup) -> dict[str, Any]:
         }
     }
     if job.avoid:
-        elsewhere = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": sorted(job.avoid)}
+        # A node's host name may differ from its name. Kubernetes takes one name per entry, and all entries must hold.
+        elsewhere = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in sorted(job.avoid)]
         found["nodeAffinity"] = {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": elsewhere}]}
         }
     return found

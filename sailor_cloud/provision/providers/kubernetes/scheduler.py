@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cloud.errors import CredentialsError, ProvisionError
-from sailor_cloud.model.inventory import Inventory
+from sailor_cloud.model.inventory import Inventory, NodeGroup
 from sailor_cloud.provision.jobs import ClusterJob, ImportedCluster, JobPhase, JobState
 from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
 from sailor_cloud.provision.providers.kubernetes.jobset import (
@@ -149,6 +149,7 @@ class Kubernetes:
                 if node.metadata.name not in avoid
                 and _is_ready(node)
                 and not node.spec.unschedulable
+                and all(_tolerates(has, taint) for taint in node.spec.taints or ())
                 and int((node.status.allocatable or {}).get(has.resource, 0)) - taken.get(node.metadata.name, 0)
                 >= has.devices_per_node
             )
@@ -337,6 +338,16 @@ def _ready(api: KubernetesApi, hosts: set[str]) -> dict[str, bool]:
 
 def _is_ready(node: Any) -> bool:
     return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ())
+
+
+def _tolerates(group: NodeGroup, taint: Any) -> bool:
+    """Whether pods of a group may start in spite of a taint."""
+    return taint.effect == "PreferNoSchedule" or any(
+        one.key in (None, taint.key)
+        and one.effect in (None, taint.effect)
+        and (one.operator == "Exists" or (one.value or "") == (taint.value or ""))
+        for one in group.tolerated
+    )
 
 
 def _asked(pod: Any, resource: str) -> int:
