@@ -29,11 +29,12 @@ IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit
 
 @dataclass
 class Api:
-    """What the service has been told; `comments` are those it knows."""
+    """What the service has been told; `comments` are those it knows, `refuses` is a method that it answers with 403."""
 
     url: str = ""
     comments: list[dict[str, Any]] = field(default_factory=list)
     calls: list[tuple[str, str, str]] = field(default_factory=list)
+    refuses: str = ""
 
 
 @pytest.fixture
@@ -47,7 +48,9 @@ def api() -> Iterator[Api]:
             token = self.headers.get("Authorization") or self.headers.get("PRIVATE-TOKEN") or ""
             state.calls.append((self.command, self.path, token))
             answer: Any = state.comments
-            if self.command == "POST":
+            if self.command == state.refuses:
+                answer = {"message": "Resource not accessible by integration"}
+            elif self.command == "POST":
                 answer = {"id": 100 + len(state.comments), **body}
                 state.comments.append(answer)
             elif self.command in ("PATCH", "PUT"):
@@ -58,7 +61,7 @@ def api() -> Iterator[Api]:
             else:
                 answer = state.comments[100:]
             content = json.dumps(answer).encode()
-            self.send_response(200)
+            self.send_response(403 if self.command == state.refuses else 200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -196,6 +199,16 @@ def test_without_a_token_the_action_only_prints(repository: Repository, api: Api
     assert api.calls == []
     assert "no token: nothing posted" in answer.stderr
     assert "### quickstart" in answer.stdout
+
+
+@pytest.mark.parametrize("refused", ["GET", "POST"])
+def test_the_limits_hold_where_the_service_refuses_the_comment(repository: Repository, api: Api, refused: str) -> None:
+    api.refuses = refused
+    assert run_action(repository, api, job="job.yaml").returncode == 0
+    answer = run_action(repository, api, job="job.yaml", fail_above_percent="20")
+    assert answer.returncode == 1
+    assert "comment not posted: HTTP Error 403: Forbidden" in answer.stderr
+    assert "% more, allowed are 20 %" in (repository.path.parent / "summary.md").read_text()
 
 
 def test_a_new_job_counts_as_a_whole(repository: Repository, api: Api) -> None:
