@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import subprocess
 import tomllib
 from collections.abc import Callable
@@ -26,7 +28,9 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.interchange.torchtitan import as_toml, differences, torchtitan_options
 from sailor_cloud.launch.fleet.code import pack
 from sailor_cloud.launch.fleet.job_artefact import exported_job, job_text
-from sailor_cloud.launch.fleet.skypilot import job_group
+from sailor_cloud.launch.fleet.skypilot import skypilot_task
+from sailor_cloud.launch.fleet.software import TORCH
+from sailor_cloud.launch.spend.lifetime import life_s
 from sailor_cloud.model.decoder import Family
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import ModelSource, Optimizer, Schedule, Training
@@ -170,8 +174,8 @@ def test_what_a_command_takes_from_its_callers_environment_is_a_name_in_exports_
         [variable] = group["template"]["spec"]["template"]["spec"]["containers"][0]["env"]
         assert variable["name"] == "HF_TOKEN"
         assert f"generic {variable['valueFrom']['secretKeyRef']['name']} -n" in name
-    group = job_group(asks(on_gcp()), wheel=WHEEL)
-    assert [task["secrets"] for task in list(yaml.safe_load_all(group))[1:]] == [{"HF_TOKEN": None}]
+    group = skypilot_task(asks(on_gcp()), wheel=WHEEL)
+    assert yaml.safe_load(group)["secrets"] == {"HF_TOKEN": None}
     assert not [text for text in (script, manifest, group) if "hf_secret" in text]
 
 
@@ -238,45 +242,84 @@ def test_a_saved_plan_on_a_cluster_is_started_by_the_command_that_plan_names(tmp
     assert (shown.returncode, "#SBATCH" in shown.stdout) == (0, True), shown.stderr
 
 
-def test_a_job_group_has_a_task_for_each_group_whose_agents_meet() -> None:
-    header, task = yaml.safe_load_all(job_group(on_gcp(), wheel=WHEEL))
-    assert header == {"name": "small", "execution": "parallel"}
-    assert task["num_nodes"] == 2
+def on_demand(*nodes: str, layout: str, accelerators: str) -> PlanDocument:
+    text = JOB[: JOB.index("resources:")].replace("checkpoint: {", "checkpoint: {to: gs://mine/here, ")
+    text = text.replace("global_batch_size: 8", "global_batch_size: 9")
+    text += "resources: [{provider: gcp, zones: [us-central1-a], markets: [on-demand], "
+    text += f"accelerators: {{{accelerators}}}}}]\n"
+    return api.simulate_layout(parse_job(text), layout=layout, nodes=list(nodes)).document
+
+
+def test_a_skypilot_task_starts_an_agent_on_each_node_that_joins_the_first_one_for_a_limited_time(
+    tmp_path: Path,
+) -> None:
+    document = on_gcp()
+    task = yaml.safe_load(skypilot_task(document, wheel=WHEEL))
+    assert (task["name"], task["num_nodes"]) == ("small", 2)
     assert task["resources"] == {
         "infra": "gcp/us-central1/us-central1-a",
         "instance_type": "a2-highgpu-1g",
         "accelerators": "A100:1",
         "use_spot": False,
     }
-    meeting = f"{task['name']}-0.${{SKYPILOT_JOBGROUP_NAME}}:29400"
-    assert task["run"].rstrip().endswith(f"--index ${{SKYPILOT_NODE_RANK}} --rendezvous {meeting}")
-    assert subprocess.run(["bash", "-n"], input=task["run"], text=True, check=False).returncode == 0
-
-
-def test_a_job_group_has_a_task_for_each_kind_of_node_in_a_zone() -> None:
-    nodes = ["1 x a2-highgpu-1g@us-central1-a", "2 x n1-standard-8:1xV100-16@us-central1-a"]
-    text = JOB[: JOB.index("resources:")].replace("checkpoint: {", "checkpoint: {to: gs://mine/here, ")
-    text += (
-        "resources: [{provider: gcp, zones: [us-central1-a], markets: [on-demand], "
-        "accelerators: {A100-40: 1, V100-16: 2}}]\n"
+    python, home = tmp_path / "sailor-venv" / "bin" / "python", str(tmp_path)
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    environment = {
+        "HOME": home,
+        "PATH": os.defpath,
+        "SKYPILOT_NODE_RANK": "1",
+        "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.9",
+    }
+    ran = subprocess.run(["bash", "-c", task["run"]], env=environment, capture_output=True, text=True, check=True)
+    group = "--group us-central1-a --index 1 --rendezvous 10.0.0.7:29400"
+    plan = f"--home {home}/sailor-cloud --plan {home}/sailor-plan.json"
+    assert ran.stdout == f"-m sailor_runtime.agent {plan} {group}\n"
+    assert Artefact.read(tmp_path / "sailor-plan.json").groups == {"us-central1-a": ["n0", "n1"]}
+    limit = f"timeout --foreground --kill-after=30 {math.ceil(life_s(document))} ~/sailor-venv/bin/python"
+    assert limit in task["run"]
+    # The agent gets one SIGTERM, with which it saves; a second one would end it at once.
+    python.write_text(
+        "#!/bin/bash\ntrap 'echo asked; trap \"echo again\" TERM; sleep 1; exit 0' TERM\nsleep 60 & wait\n"
     )
-    job = parse_job(text.replace("global_batch_size: 8", "global_batch_size: 9"))
-    document = api.simulate_layout(job, layout="dp=3", nodes=nodes).document
-    tasks = list(yaml.safe_load_all(job_group(document, wheel=WHEEL)))[1:]
-    assert [(task["name"], task["num_nodes"], task["resources"]["accelerators"]) for task in tasks] == [
-        ("us-central1-a-1", 1, "A100:1"),
-        ("us-central1-a-2", 2, "V100:1"),
-    ]
-    assert {task["resources"]["infra"] for task in tasks} == {"gcp/us-central1/us-central1-a"}
+    short = task["run"].replace(f" {math.ceil(life_s(document))} ", " 0.5 ")
+    ran = subprocess.run(["bash", "-c", short], env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    assert (ran.stdout, ran.returncode) == ("asked\n", 124)
+
+
+def test_skypilot_gets_no_plan_whose_nodes_it_would_not_connect() -> None:
+    nodes = ["1 x a2-highgpu-1g@us-central1-a", "2 x n1-standard-8:1xV100-16@us-central1-a"]
+    document = on_demand(*nodes, layout="dp=3", accelerators="A100-40: 1, V100-16: 2")
+    with pytest.raises(RequestError, match=r"a2-highgpu-1g \(on-demand\) in us-central1-a, n1-standard-8 .*one-zone"):
+        skypilot_task(document, wheel=WHEEL)
+
+
+def test_skypilot_nodes_get_the_build_of_torch_that_their_accelerator_needs() -> None:
+    def installed(document: PlanDocument) -> str:
+        return str(yaml.safe_load(skypilot_task(document, wheel=WHEEL))["setup"]).splitlines()[-1]
+
+    old = on_demand("1 x n1-standard-8:1xV100-16@us-central1-a", layout="dp=1", accelerators="V100-16: 2")
+    index = "--extra-index-url https://download.pytorch.org/whl/cu126"
+    assert installed(old).endswith(f" torch=={TORCH}+cu126 {index}")
+    assert installed(on_gcp()).endswith(f" torch=={TORCH}")
+
+
+def test_skypilot_has_a_name_for_the_accelerators_of_each_instance_type() -> None:
+    document = on_gcp()
+    (offer,) = document.inputs.offers
+    mega = replace(offer, instance_type="a3-megagpu-8g", accelerator="H100-80", accelerator_count=8)
+    document = replace(document, inputs=replace(document.inputs, offers=Rows((mega,))))
+    assert yaml.safe_load(skypilot_task(document, wheel=WHEEL))["resources"]["accelerators"] == "H100-MEGA:8"
 
 
 def test_a_zone_that_has_only_an_id_is_a_comment_for_skypilot() -> None:
     text = JOB[: JOB.index("resources:")].replace("checkpoint: {", "checkpoint: {to: s3://mine/here, ")
     text += "resources: [{provider: aws, zones: [use1-az1], markets: [on-demand], accelerators: {V100-16: 8}}]\n"
     document = api.simulate_layout(parse_job(text), layout="dp=1", nodes=["1 x p3.2xlarge@use1-az1"]).document
-    shown = job_group(document, wheel=WHEEL)
+    shown = skypilot_task(document, wheel=WHEEL)
     assert shown.startswith("# The plan is for the zone with id use1-az1. SkyPilot takes the zone's name")
-    assert list(yaml.safe_load_all(shown))[1]["resources"]["infra"] == "aws/us-east-1"
+    assert yaml.safe_load(shown)["resources"]["infra"] == "aws/us-east-1"
 
 
 def test_nodes_install_a_wheel_that_is_named_and_never_a_name_of_a_registry(
@@ -288,35 +331,37 @@ def test_nodes_install_a_wheel_that_is_named_and_never_a_name_of_a_registry(
         path.write_text(on_gcp().to_json())
         words = [str(path), "--format", "skypilot", *options]
         text = CliRunner().invoke(export, words, catch_exceptions=False, standalone_mode=False).stdout
-        return str(list(yaml.safe_load_all(text))[1]["setup"])
+        return str(yaml.safe_load(text)["setup"])
 
-    wanted = f"pip install 'sailor-cloud[runtime,stores] @ {WHEEL}'\n"
+    # The python3 of SkyPilot's images may be older than the wheel's.
+    venv = "set -e\n[ -x ~/sailor-venv/bin/pip ] || ~/.local/bin/uv venv --seed --python 3.12 ~/sailor-venv\n"
+    wanted = f"{venv}~/sailor-venv/bin/pip install 'sailor-cloud[runtime,stores] @ {WHEEL}' torch=={TORCH}\n"
     assert setup("--wheel", WHEEL) == wanted
     local = tmp_path / "a.whl"
-    assert setup("--wheel", str(local)) == f"pip install 'sailor-cloud[runtime,stores] @ {local.as_uri()}'\n"
+    assert setup("--wheel", str(local)) == wanted.replace(WHEEL, local.as_uri())
     for wrong in ("", "sailor-cloud", "http://example.org/a.whl", "https://example.org/a.whl'; id #", "a.whl"):
         with pytest.raises(RequestError, match="the wheel of sailor-cloud that nodes install is"):
             setup(*(["--wheel", wrong] if wrong else []))
     monkeypatch.setenv("SAILOR_CLOUD_WHEEL", WHEEL)
     assert setup() == wanted
-    for text in (batch_script(exported_job(on_slurm(tmp_path))), job_group(on_gcp(), wheel=WHEEL)):
+    for text in (batch_script(exported_job(on_slurm(tmp_path))), skypilot_task(on_gcp(), wheel=WHEEL)):
         assert not [line for line in text.splitlines() if "pip install" in line and " @ " not in line]
 
 
-def test_a_job_group_runs_on_one_cloud_and_saves_where_all_nodes_reach(tmp_path: Path) -> None:
+def test_a_skypilot_task_runs_on_one_cloud_and_saves_where_all_nodes_reach(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="names no place for checkpoints"):
-        job_group(on_slurm(tmp_path), wheel=WHEEL)
+        skypilot_task(on_slurm(tmp_path), wheel=WHEEL)
     document = on_slurm(tmp_path)
     saved = document.job.model_copy(
         update={"checkpoint": document.job.checkpoint.model_copy(update={"to": "gs://a/b"})}
     )
     with pytest.raises(RequestError, match="SkyPilot needs a plan on a cloud"):
-        job_group(replace(document, job=saved), wheel=WHEEL)
+        skypilot_task(replace(document, job=saved), wheel=WHEEL)
     document = on_gcp()
     (offer,) = document.inputs.offers
     inputs = replace(document.inputs, offers=Rows((replace(offer, market=Market.FLEX_START),)))
     with pytest.raises(RequestError, match="the plan buys flex-start; this export has spot and on-demand nodes only"):
-        job_group(replace(document, inputs=inputs), wheel=WHEEL)
+        skypilot_task(replace(document, inputs=inputs), wheel=WHEEL)
 
 
 def test_uneven_cuts_are_lists_of_modules() -> None:

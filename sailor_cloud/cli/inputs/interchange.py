@@ -186,7 +186,7 @@ def _import_artifact(folder: Path, output: Path, precision: str, as_of: datetime
 @json_option
 def export(plan_file: Path, form: str, output: Path | None, wheel: str | None, as_json: bool) -> None:
     """Write the plan document PLAN for another tool: JSON for Sailor's artifact, a batch script for Slurm's sbatch,
-    manifests with a JobSet for Kubernetes, options for torchtitan, a job group for SkyPilot.
+    manifests with a JobSet for Kubernetes, options for torchtitan, a task for SkyPilot.
 
     Scripts and manifests hold the whole plan. Nothing watches the jobs that they start: no budget is kept and nothing
     is re-planned. Without -o the result is printed; with -o, --json lists the files written.
@@ -227,9 +227,9 @@ def _exported(document: PlanDocument, form: str, base: Path, wheel: str | None) 
         family, notes = decoder.family if decoder else None, differences(job, document.plan)
         return as_toml(options, family=family, notes=notes)
     if form == "skypilot":
-        from sailor_cloud.launch.fleet.skypilot import job_group
+        from sailor_cloud.launch.fleet.skypilot import skypilot_task
 
-        return job_group(document, base=base, wheel=wheel)
+        return skypilot_task(document, base=base, wheel=wheel)
     from sailor_cloud.errors import RequestError
     from sailor_cloud.launch.fleet.job_artefact import exported_job
     from sailor_cloud.provision import providers

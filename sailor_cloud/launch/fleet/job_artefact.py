@@ -113,7 +113,7 @@ def exported(
     if to is None:
         raise RequestError("the job names no place for checkpoints; give checkpoint.to")
     nodes = without_address(document, now=datetime.now(UTC))
-    # A script may be submitted days later, so the scheduler limits its nodes' time.
+    # A script may be submitted days later, so the scheduler or the script itself limits its nodes' time.
     options |= {"run_id": job.name, "generation": 1, "master_port": 0, "checkpoint_directory": to}
     options["expires_at"] = datetime(9999, 1, 1, tzinfo=UTC)
     spec: RunSpec | CommandSpec

@@ -51,6 +51,15 @@ class Software:
         return OLDEST_DRIVER[PYPI_CUDA if self.build is None else int(self.build.removeprefix("cu")[:2])]
 
     @property
+    def torch_requirement(self) -> str:
+        return f"torch=={self.torch}" + (f"+{self.build}" if self.build else "")
+
+    @property
+    def index_options(self) -> tuple[str, ...]:
+        """Options with which pip finds this build of torch."""
+        return ("--extra-index-url", self.index) if self.index else ()
+
+    @property
     def sha256(self) -> str:
         return hashlib.sha256(self.script.encode()).hexdigest()
 
@@ -60,14 +69,12 @@ class Software:
 
         `install BRANCH` first installs this branch of NVIDIA's driver if the image has none.
         """
-        wanted = f"torch=={self.torch}" + (f"+{self.build}" if self.build else "")
-        index = f"--extra-index-url {self.index}" if self.index else ""
         return _SCRIPT.format(
             torch=self.torch,
             build=self.build or "",
             packages=" ".join(self.packages),
-            requirements=" ".join((wanted, *self.packages)),
-            index=index,
+            requirements=" ".join((self.torch_requirement, *self.packages)),
+            index=" ".join(self.index_options),
             driver=self.oldest_driver,
         )
 
