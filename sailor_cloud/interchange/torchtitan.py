@@ -1,8 +1,8 @@
 """A plan and its training settings as torchtitan's options, with the modules of each stage by name.
 
 torchtitan runs equal pipelines with equal shares of the batch, so other plans can't be written. It has no ZeRO-1: what
-it shards it shards with the weights. Names of modules are those of its llama3 model (torchtitan, 2026-11). Names of
-options are those of its `JobConfig` (torchtitan 0.2, 2026-11).
+it shards it shards with the weights. Names of modules are those of its llama3 model, and names of options those of its
+`JobConfig` (both of torchtitan 0.2.2). torchtitan 0.3 reads no TOML.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Family
 from sailor_cloud.model.job import Job, Optimizer, Schedule, SumFormat, Training
 from sailor_cloud.model.offer import Precision
-from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute, Stage
+from sailor_cloud.model.plan import Pipeline, PipelineSchedule, Plan, Recompute, Stage
 
 # In selective checkpointing, 2 means every second layer. Source: comments in torchtitan's train_configs (2025).
 _CHECKPOINT: dict[Recompute, dict[str, str]] = {
@@ -30,6 +30,8 @@ COSINE_FLOOR = 0.1
 # torchtitan always clips; no gradient has this norm.
 _NO_CLIPPING = 1e9
 
+_VERSION = "For torchtitan 0.2. torchtitan 0.3 reads no TOML, and its head is named lm_head instead of output."
+
 # Families whose modules torchtitan's models name as its llama3 does.
 _NAMED_ALIKE = (Family.LLAMA, Family.QWEN3, Family.QWEN3_MOE)
 
@@ -38,8 +40,9 @@ def torchtitan_options(plan: Plan, *, layers: int, training: Training) -> dict[s
     """Return the options, by section. `layers` counts embedding and head, as stages do. Raises RequestError."""
     if problems := list(_unlike(plan)):
         raise RequestError(problems)
-    first = plan.pipelines[0]
-    replicas = len(plan.pipelines)
+    first, replicas = plan.pipelines[0], len(plan.pipelines)
+    # Without pipeline parallelism, torchtitan has no microbatches and accumulates the gradients of local batches.
+    local = first.samples if len(first.stages) > 1 else first.microbatch_size
     return {
         "parallelism": {
             "pipeline_parallel_degree": len(first.stages),
@@ -53,7 +56,7 @@ def torchtitan_options(plan: Plan, *, layers: int, training: Training) -> dict[s
         "training": {
             "seq_len": training.sequence_length,
             "steps": training.steps or 0,
-            "local_batch_size": first.samples,
+            "local_batch_size": local,
             "global_batch_size": first.samples * replicas,
             "max_norm": training.gradient_clipping or _NO_CLIPPING,
             "mixed_precision_param": "bfloat16" if training.precision is Precision.BF16 else "float32",
@@ -93,11 +96,7 @@ def differences(job: Job, plan: Plan) -> list[str]:
         found.append("The job's optimizer is sgd, which torchtitan lacks: name and lr below are no equivalent.")
     if training.precision in (Precision.FP16, Precision.TF32):
         found.append(f"The job's precision is {training.precision}; torchtitan's mixed precision is bfloat16 only.")
-    if (
-        training.precision is Precision.BF16
-        and plan.zero_stage != 3
-        and (len(first.stages) > 1 or first.stages[0].tp > 1)
-    ):
+    if training.precision is Precision.BF16 and plan.zero_stage != 3 and _several_devices(first):
         found.append("torchtitan trains pipeline and tensor parallelism without sharding in float32, not bfloat16.")
     return found
 
@@ -135,9 +134,14 @@ def _unlike(plan: Plan) -> Iterator[Problem]:
     if plan.pipeline_schedule is PipelineSchedule.INTERLEAVED:
         message = "is interleaved; the export knows stages with one range of layers"
         yield Problem(path="plan.pipeline_schedule", message=message, hint="plan without training.interleaved")
-    if plan.zero_stage in (1, 2) and len(plan.pipelines) > 1:
-        message = f"is {plan.zero_stage}; torchtitan shards weights too (ZeRO-3) or nothing"
-        yield Problem(path="plan.zero_stage", message=message, hint="plan with training.max_zero_stage: 0")
+    if len(plan.pipelines) > 1 and (problem := _replicas(plan.zero_stage, several=_several_devices(first))):
+        yield problem
+    if first.microbatches < len(first.stages):
+        message = (
+            f"runs {first.microbatches} microbatches through {len(first.stages)} stages; torch's 1F1B needs at least as"
+            " many microbatches as stages"
+        )
+        yield Problem(path="plan.pipelines[0]", message=message, hint="plan with --engine fsdp, which needs them too")
     degrees = sorted({stage.tp for pipeline in plan.pipelines for stage in pipeline.stages})
     if len(degrees) > 1:
         yield Problem(path="plan.pipelines", message=f"stages have tp {degrees}, and torchtitan has one for all")
@@ -147,14 +151,37 @@ def _unlike(plan: Plan) -> Iterator[Problem]:
         )
 
 
+def _replicas(zero_stage: int, *, several: bool) -> Problem | None:
+    """Return why torchtitan can't train several pipelines at a ZeRO stage; `several`: they have several devices.
+
+    Source: parallelize_llama and apply_ddp, torchtitan 0.2.2.
+    """
+    if several:
+        hint = "plan with --engine fsdp and training.max_zero_stage: 3, or simulate a layout with zero=3"
+    else:
+        hint = "plan with training.max_zero_stage: 0"
+    if zero_stage in (1, 2):
+        message = f"is {zero_stage}; torchtitan shards weights too (ZeRO-3) or nothing"
+    elif zero_stage == 0 and several:
+        message = "is 0; torchtitan replicates pipelines of one device only, others must shard weights (ZeRO-3)"
+    else:
+        return None
+    return Problem(path="plan.zero_stage", message=message, hint=hint)
+
+
+def _several_devices(pipeline: Pipeline) -> bool:
+    return len(pipeline.stages) > 1 or pipeline.stages[0].tp > 1
+
+
 def as_toml(options: dict[str, Any], *, family: Family | None, notes: Sequence[str] = ()) -> str:
     """Return the options as TOML; for values of these kinds, it equals JSON. The notes are comments.
 
-    A comment says so if torchtitan has no model of the family, whose modules then need other names.
+    The first comment names the version of torchtitan. Another one says so if torchtitan has no model of the family,
+    whose modules then need other names.
     """
     renamed = f"Modules are named as in torchtitan's llama3, which is not {family or 'the job'}'s: rename them."
-    comments = [*([] if family in _NAMED_ALIKE else [renamed]), *notes]
-    sections = ["\n".join(f"# {comment}" for comment in comments)] if comments else []
+    comments = [_VERSION, *([] if family in _NAMED_ALIKE else [renamed]), *notes]
+    sections = ["\n".join(f"# {comment}" for comment in comments)]
     for section, values in options.items():
         lines = [f"[{section}]"]
         for name, value in values.items():

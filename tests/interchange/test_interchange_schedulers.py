@@ -372,15 +372,40 @@ def test_uneven_cuts_are_lists_of_modules() -> None:
     options = torchtitan_options(uneven, layers=5, training=TRAINING)
     read = tomllib.loads(as_toml(options, family=Family.LLAMA))
     assert read == tomllib.loads(as_toml(options, family=Family.GPT2)) == options
-    assert "#" not in as_toml(options, family=Family.LLAMA)
+    version = "# For torchtitan 0.2. torchtitan 0.3 reads no TOML, and its head is named lm_head instead of output.\n"
+    assert as_toml(options, family=Family.LLAMA).startswith(f"{version}\n[")
     note = "# Modules are named as in torchtitan's llama3, which is not gpt2's: rename them.\n"
-    assert as_toml(options, family=Family.GPT2).startswith(note)
+    assert as_toml(options, family=Family.GPT2).startswith(f"{version}{note}")
     assert read["parallelism"]["module_fqns_per_model_part"] == [
         ["tok_embeddings", "layers.0"],
         ["layers.1", "layers.2", "norm", "output"],
     ]
     assert read["parallelism"]["pipeline_parallel_degree"] == 2
     assert (read["training"]["local_batch_size"], read["training"]["global_batch_size"]) == (8, 8)
+
+
+def test_torchtitan_accumulates_microbatches_that_are_not_pipelined() -> None:
+    pipelines = [pipeline(number, (stage(0, 5, f"n{number}"),), microbatch_size=2, microbatches=4) for number in (0, 1)]
+    two = plan(nodes=(node("n0"), node("n1")), pipelines=tuple(pipelines))
+    training = torchtitan_options(two, layers=5, training=TRAINING)["training"]
+    assert (training["local_batch_size"], training["global_batch_size"]) == (2, 16)
+
+
+def test_torchtitan_gets_no_replicas_of_several_devices_and_no_fewer_microbatches_than_stages() -> None:
+    nodes = tuple(node(f"n{number}") for number in range(4))
+    halves = [(stage(0, 2, f"n{number}"), stage(2, 5, f"n{number + 2}")) for number in (0, 1)]
+    two = plan(
+        nodes=nodes,
+        pipelines=tuple(pipeline(i, stages, microbatch_size=2, microbatches=4) for i, stages in enumerate(halves)),
+    )
+    for zero_stage in (0, 1):
+        with pytest.raises(RequestError, match=rf"plan.zero_stage: is {zero_stage}; torchtitan .*with zero=3"):
+            torchtitan_options(replace(two, zero_stage=zero_stage), layers=5, training=TRAINING)
+    told = torchtitan_options(replace(two, zero_stage=3), layers=5, training=TRAINING)
+    assert told["parallelism"]["data_parallel_shard_degree"] == 2
+    few = plan(nodes=nodes[:3], pipelines=(pipeline(0, halves[0], microbatch_size=8, microbatches=1),))
+    with pytest.raises(RequestError, match="runs 1 microbatches through 2 stages; torch's 1F1B needs at least as many"):
+        torchtitan_options(few, layers=5, training=TRAINING)
 
 
 def test_training_settings_are_exported_to_torchtitan_or_named_in_a_comment() -> None:
