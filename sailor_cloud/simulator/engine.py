@@ -232,9 +232,10 @@ class Engine:
     during the next forward pass, first layers first.
 
     Pipelines: `stages_outermost`: if only degrees are given, ranks count through devices, then pipelines, then stages,
-    so that the pipelines' equal stages are neighbours. `uniform`: all pipelines have equal cuts and one microbatch
-    size; with `one_tp` all stages have one tp, and every pipeline runs equally many microbatches. `formulas`, if any,
-    replace the replay.
+    so that the pipelines' equal stages are neighbours. `split`: the cut if only the number of stages is given, and the
+    only one with `one_cut`. `extra_stages`: the most stages beyond the number of microbatches; None: any. `uniform`:
+    all pipelines have equal cuts and one microbatch size; with `one_tp` all stages have one tp, and every pipeline runs
+    equally many microbatches. `formulas`, if any, replace the replay.
     """
 
     name: str = "sailor"
@@ -264,6 +265,8 @@ class Engine:
     fused: bool = False
     launch_factor: float = 1.0
     split: StageSplit = StageSplit.EVEN
+    one_cut: bool = False
+    extra_stages: int | None = None
     memory: MemoryRule = field(default_factory=MemoryRule)
     shard_exposed: float = 0.1
     overlap_gather: bool = True

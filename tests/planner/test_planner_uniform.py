@@ -26,7 +26,7 @@ from sailor_cloud.planner.space.space import Space
 from sailor_cloud.planner.uniform import uniform_drafts
 from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.simulator import engine_named, evaluate
-from sailor_cloud.simulator.engines import StagePlace, UniformPipelines
+from sailor_cloud.simulator.engines import StagePlace, StageSplit, UniformPipelines, stage_bounds
 from sailor_cloud.workload import profiles
 
 JOB = """
@@ -107,6 +107,19 @@ def found(imported: Path, job: str) -> tuple[Space, list[Draft]]:
     return problem.space, uniform_drafts(problem.space, problem.target, NORMAL)
 
 
+def planned(job: str, engine: str) -> tuple[Space, list[Draft]]:
+    """Return the drafts of a job for an engine that has no formulas, best first."""
+    problem = problem_of(
+        parse_job(job),
+        catalog=catalog.load(),
+        network=network.load(),
+        profiles=profiles.load(),
+        clock=SystemClock(),
+        engine=engine_named(engine),
+    )
+    return problem.space, uniform_drafts(problem.space, problem.target, NORMAL)
+
+
 def test_pipelines_are_alike_over_zones_and_fit_by_the_artifacts_rule(imported: Path) -> None:
     zones, devices = "us-central1-a, us-central1-b", "A100-40: 4"
     job = JOB.format(batch=8, goal="maximize-throughput", limits="", zones=zones, devices=devices)
@@ -133,6 +146,29 @@ def test_a_limit_on_money_is_kept_and_a_limit_on_time_makes_plans_cheap(imported
     _, (least, *_) = found(imported, JOB.format(goal="minimize-cost", limits=f"min_throughput: {rate}", **wanted))
     assert least.foreseen[Figure.USD_PER_ITERATION] <= free.foreseen[Figure.USD_PER_ITERATION]
     assert least.foreseen[Figure.ITERATION_S] <= 1.0 / rate
+
+
+@pytest.mark.parametrize(("engine", "extra_stages"), [("fsdp", 0), ("nanotron", 1)])
+def test_an_engine_gets_as_many_microbatches_as_it_needs(engine: str, extra_stages: int) -> None:
+    text = JOB.format(batch=2, goal="maximize-throughput", limits="", zones="us-central1-a", devices="L4-24: 4")
+    space, drafts = planned(text.replace("sailor-opt-350", "gpt-neo-2.7b").replace("fp32", "bf16"), engine)
+    plans = [to_plan(space, draft) for draft in drafts]
+    assert max(len(plan.pipelines[0].stages) for plan in plans) == 2 + extra_stages
+    for plan in plans:
+        assert len(plan.pipelines[0].stages) <= plan.pipelines[0].microbatches + extra_stages
+
+
+def test_nanotron_gets_the_cuts_that_it_makes_itself() -> None:
+    text = JOB.format(
+        batch=8, goal="maximize-throughput", limits="", zones="us-central1-a", devices="A100-40: 4, V100-16: 4"
+    )
+    space, drafts = planned(text, "nanotron")
+    decoder, cuts = space.scenario.decoder, set()
+    for plan in (to_plan(space, draft) for draft in drafts):
+        stages = plan.pipelines[0].stages
+        cuts.add((*(stage.first_layer for stage in stages), decoder.layers))
+    assert cuts <= {stage_bounds(StageSplit.WEIGHTED, decoder, len(cut) - 1) for cut in cuts}
+    assert max(map(len, cuts)) > 2
 
 
 def test_a_plan_for_another_engine_is_bought_only_with_a_command(document: PlanDocument) -> None:

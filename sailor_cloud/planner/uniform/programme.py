@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.planner.space.space import Seat, Space
+from sailor_cloud.simulator.engines import StageSplit, stage_bounds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -85,16 +88,32 @@ class Terms:
 
     def compute_s(self, held: int) -> Floats:
         """Return the seconds of stages with `held` microbatches, [K, L + 1, L + 1]; infinite if a stage does not
-        fit."""
+        fit, or if the engine cuts no model so."""
         if held not in self._compute:
             seats = [Seat(pool, kind.tp, 0) for pool, kind in zip(self.pools, self.kinds, strict=True)]
             each = [self.space.stages_s(seat, self.size, in_flight=held, replicas=self.sharers) for seat in seats]
-            self._compute[held] = np.stack(each)
+            self._compute[held] = np.where(self._cuts(held), np.stack(each), np.inf)
         return self._compute[held]
+
+    def _cuts(self, held: int) -> NDArray[np.bool_]:
+        """Return which stages the engine may make if `held` are left, itself included, [L + 1, L + 1]."""
+        scenario, shape = self.space.scenario, (self.space.layers + 1,) * 2
+        if not scenario.engine.one_cut:
+            return np.ones(shape, dtype=np.bool_)
+        allowed = np.zeros(shape, dtype=np.bool_)
+        for cut in _every_cut(scenario.engine.split, scenario.decoder)[held - 1 :]:
+            allowed[cut[-held - 1], cut[-held]] = True
+        return allowed
 
     def ends(self, stages: int) -> tuple[float, float]:
         formulas = self.space.scenario.engine.formulas
         return (1.0, 1.0) if formulas is None else formulas.ends(stages)
+
+
+@lru_cache(maxsize=16)
+def _every_cut(split: StageSplit, decoder: Decoder) -> tuple[tuple[int, ...], ...]:
+    """Return an engine's cuts of a model into 1, 2, ... stages."""
+    return tuple(stage_bounds(split, decoder, stages) for stages in range(1, decoder.blocks + 1))
 
 
 @dataclass(slots=True)

@@ -299,7 +299,7 @@ class UniformSearch:
             for boxes in by_unit.values():
                 known = self._least_of_any(boxes)
                 for box in boxes:
-                    here = (slice(None), *(slice(cap + 1) for cap in box.caps))
+                    here = (slice(self._stages(box)), *(slice(cap + 1) for cap in box.caps))
                     fill, bottleneck, shard = (known[each][here] for each in Least)
                     distinct, where = np.unique(shard, return_inverse=True)
                     reduced = _SURE * np.array([self._shard_s(view, box.replicas, float(each)) for each in distinct])
@@ -349,6 +349,11 @@ class UniformSearch:
     def _microbatches(self, box: Box) -> int:
         return -(-self.space.batch // (box.size * box.replicas))
 
+    def _stages(self, box: Box) -> int:
+        """Return the most stages that the engine runs with a box's microbatches."""
+        extra = self.space.scenario.engine.extra_stages
+        return self.most_stages if extra is None else min(self.most_stages, self._microbatches(box) + extra)
+
     def _values(self, box: Box, seconds: Floats) -> Floats:
         """Return the least goal of a pipeline by its devices, infinite if a limit is certainly exceeded."""
         known = self._usable(box) & np.isfinite(seconds)
@@ -380,7 +385,7 @@ class UniformSearch:
         assert terms is not None, "a box has kinds"
         if box.least_s is None:
             self.boxes += 1
-            programme = Programme(box, terms, self._all_reduces(box, terms), *self._slack(box), self.most_stages)
+            programme = Programme(box, terms, self._all_reduces(box, terms), *self._slack(box), self._stages(box))
             box.least_s = programme.run(Least.BOTTLENECK)
             values = self._values(box, self._least_s(replace(box, fill=box.least_fill)))
             if not values.min() < self.best * (1.0 - GAP):
@@ -394,7 +399,7 @@ class UniformSearch:
             above = replace(box, bottleneck=(busy, math.inf), fill=box.least_fill)
             yield replace(above, fill=None), float(self._values(above, self._least_s(above)).min())
             box.bottleneck = (box.bottleneck[0], busy)
-        programme = Programme(box, terms, self._all_reduces(box, terms), busy, reduced, self.most_stages)
+        programme = Programme(box, terms, self._all_reduces(box, terms), busy, reduced, self._stages(box))
         box.fill = programme.run()
         values = self._values(box, self._least_s(box))
         for flat in np.argsort(values, axis=None, kind="stable")[:_PLACED]:
@@ -469,6 +474,9 @@ class UniformSearch:
 
     def judge(self, view: View, chain: Chain) -> float:
         """Return the value of the best plan of a chain, infinite if none keeps all limits."""
+        if self.space.scenario.engine.one_cut:
+            # The programme may join stages that belong to different numbers of stages.
+            chain = self._usual(chain)
         if (view, chain) not in self._judged:
             value = math.inf
             for placed in self._placements(view, chain):
@@ -623,7 +631,7 @@ class UniformSearch:
     def _refine(self, view: View, chain: Chain) -> None:
         """Move single layers between neighbours while that improves the plan; then place it stage by stage, too."""
         value = self.judge(view, chain)
-        better = True
+        better = not self.space.scenario.engine.one_cut
         while better:
             better = False
             for at in range(1, len(chain.cut) - 1):

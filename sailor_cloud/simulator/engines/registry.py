@@ -75,7 +75,8 @@ MEGATRON = Engine(
 )
 # PyTorch FSDP: one layer is one unit, about 5e8 bytes for its models of 7B. Its purpose is full sharding: sharded
 # weights are fp32, layers are cast as they are gathered. A non-reentrant checkpoint stops once it has what the backward
-# pass reads. Source: PyTorch 2.x documentation (2024).
+# pass reads. Source: PyTorch 2.x documentation (2024). torch's Schedule1F1B refuses fewer microbatches than stages
+# (torch/distributed/pipelining/schedules.py, 2.13).
 FSDP = Engine(
     name="fsdp",
     uniform=True,
@@ -93,12 +94,14 @@ FSDP = Engine(
     recompute_stops_early=True,
     sequence_parallel=True,
     shard_exposed=0.11,
+    extra_stages=0,
     memory=MemoryRule(half_weights=False, module_norms=False, logit_elements=math.inf, by_layer=False),
 )
-# nanotron: eager kernels, blocks split into stages by FLOPs. Besides fp32 sums it has the buckets of PyTorch's DDP, and
-# it gathers inputs on a separate stream. The number of live ones is fitted (benchmarks/results/published_memory.md).
-# Source: nanotron main (2025). Times of launches and collectives are fitted on the playbook's runs
-# (compute_profiles/README.md).
+# nanotron: eager kernels, blocks split into stages by FLOPs, without an option for another cut. It refuses fewer
+# microbatches than stages - 1 (models/base.py and parallel/pipeline_parallel/engine.py at 01de8d94). Besides fp32 sums
+# it has the buckets of PyTorch's DDP, and it gathers inputs on a separate stream. The number of live ones is fitted
+# (benchmarks/results/published_memory.md). Source: nanotron main (2025). Times of launches and collectives are fitted
+# on the playbook's runs (compute_profiles/README.md).
 NANOTRON = Engine(
     name="nanotron",
     zero_stages=(0, 1),
@@ -119,6 +122,8 @@ NANOTRON = Engine(
     exposed=0.782,
     idle_s=0.0624,
     split=StageSplit.WEIGHTED,
+    one_cut=True,
+    extra_stages=1,
     memory=MemoryRule(
         bf16_gradient_bytes=6,
         fp16_gradient_bytes=6,
