@@ -41,6 +41,8 @@ _TIMES = frozenset(figure for figure in Figure if figure.is_time)
 _UNSHARDED, _SEARCHED = 256, 0.7
 # The most homogeneous plans that are starts of the local search, at each ZeRO stage.
 _SIMPLE = 24
+# The plans of equal pipelines that start a local search, and its relative depth: each is simulated completely.
+_UNIFORM, _SHALLOW = 3, 0.5
 # The share of the progress bar that is left for what may follow a search.
 _REST = 0.2
 
@@ -127,13 +129,20 @@ def _improved(
 
 
 def _uniform(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort) -> Answer:
-    """Search for engines that only run equal pipelines, which have even batches."""
+    """Search for engines that only run equal pipelines, which have even batches.
+
+    The search places stages on one type of nodes per accelerator and zone; a local search also moves them elsewhere.
+    """
     from sailor_cloud.planner.uniform import uniform_drafts
 
     drafts: dict[tuple[object, ...], Draft] = {}
     for part in variants(even_space(space, restrictions), restrictions):
-        found = uniform_drafts(part, target, effort)
-        drafts |= {draft.order(): draft for draft in (in_space(draft, part, space) for draft in found[:KEPT_DRAFTS])}
+        found = uniform_drafts(part, target, effort)[:KEPT_DRAFTS]
+        if space.scenario.engine.formulas is None:
+            found += improved(
+                part, target, found, replace(effort.quiet(), depth=_SHALLOW * effort.depth), most=_UNIFORM
+            )
+        drafts |= {draft.order(): draft for draft in (in_space(draft, part, space) for draft in found)}
     best = [drafts[order] for order in sorted(drafts)]
     return Answer(drafts=tuple(best[:KEPT_DRAFTS]), bound=None, others=tuple(best[KEPT_DRAFTS:]))
 

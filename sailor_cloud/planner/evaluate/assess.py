@@ -134,14 +134,17 @@ class Assessor:
 
         `microbatches`: the number for each shape, if these add up to the batch. `below_s`: return None if an iteration
         takes at least this long. With even batches, return None if pipelines differ in cut or microbatch size; from
-        ZeRO-2 on, also if they differ in shape.
+        ZeRO-2 on and for engines with one tp, also if they differ in shape or numbers of microbatches.
         """
         self.space.known.deadline.check()
         even = self.space.even_batches
         if even and len({(shape.cut, shape.microbatch_size) for shape in shapes}) > 1:
             return None
-        alike = even and self.space.zero_stage >= 2
+        one_tp = self.space.scenario.engine.one_tp
+        alike = even and (one_tp or self.space.zero_stage >= 2)
         if alike and len({tuple(slot.tp for slot in shape.slots) for shape in shapes}) > 1:
+            return None
+        if one_tp and len({slot.tp for slot in shapes[0].slots}) > 1:
             return None
         order = sorted(range(len(shapes)), key=shapes.__getitem__)
         if self.space.scenario.engine.formulas is not None:
