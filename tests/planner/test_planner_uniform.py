@@ -19,9 +19,10 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.planner.search import problem_of
+from sailor_cloud.planner.solving import solve
 from sailor_cloud.planner.space.draft import Draft, to_plan
 from sailor_cloud.planner.space.effort import NORMAL
-from sailor_cloud.planner.space.goals import Figure
+from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.planner.uniform import uniform_drafts
 from sailor_cloud.provision.guards import refuse_what_cannot_run
@@ -120,6 +121,22 @@ def planned(job: str, engine: str) -> tuple[Space, list[Draft]]:
     return problem.space, uniform_drafts(problem.space, problem.target, NORMAL)
 
 
+def test_a_local_search_places_equal_pipelines_on_nodes_of_several_sizes() -> None:
+    text = JOB.format(
+        batch=30, goal="maximize-throughput", limits="", zones="us-central1-a", devices="V100-16: 5, L4-24: 3"
+    )
+    space, chains = planned(text.replace("sailor-opt-350", "gpt2-xl").replace("fp32", "fp16"), "megatron")
+    answer = solve(space, target_of(space.scenario.job))
+    best = min(draft.foreseen[Figure.ITERATION_S] for draft in answer.drafts)
+    print(best, chains[0].foreseen[Figure.ITERATION_S])
+    assert best < 0.97 * chains[0].foreseen[Figure.ITERATION_S]
+    for plan in (to_plan(space, draft) for draft in (*answer.drafts, *answer.others)):
+        stages = [stage for pipeline in plan.pipelines for stage in pipeline.stages]
+        assert len({stage.tp for stage in stages}) == 1
+        assert len({(each.microbatch_size, each.microbatches, len(each.stages)) for each in plan.pipelines}) == 1
+        assert sum(each.microbatch_size * each.microbatches for each in plan.pipelines) == 30
+
+
 def test_pipelines_are_alike_over_zones_and_fit_by_the_artifacts_rule(imported: Path) -> None:
     zones, devices = "us-central1-a, us-central1-b", "A100-40: 4"
     job = JOB.format(batch=8, goal="maximize-throughput", limits="", zones=zones, devices=devices)
@@ -150,7 +167,7 @@ def test_a_limit_on_money_is_kept_and_a_limit_on_time_makes_plans_cheap(imported
 
 @pytest.mark.parametrize(("engine", "extra_stages"), [("fsdp", 0), ("nanotron", 1)])
 def test_an_engine_gets_as_many_microbatches_as_it_needs(engine: str, extra_stages: int) -> None:
-    text = JOB.format(batch=2, goal="maximize-throughput", limits="", zones="us-central1-a", devices="L4-24: 4")
+    text = JOB.format(batch=2, goal="maximize-throughput", limits="", zones="us-central1-a", devices="L4-24: 8")
     space, drafts = planned(text.replace("sailor-opt-350", "gpt-neo-2.7b").replace("fp32", "bf16"), engine)
     plans = [to_plan(space, draft) for draft in drafts]
     assert max(len(plan.pipelines[0].stages) for plan in plans) == 2 + extra_stages

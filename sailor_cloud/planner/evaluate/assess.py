@@ -21,7 +21,7 @@ from sailor_cloud.planner.space.layouts import Layout, Slot
 from sailor_cloud.planner.space.space import SIZES, Floats, Seat, Space
 from sailor_cloud.simulator import busy_s, fill_s
 from sailor_cloud.simulator.engine import uniform_pipelines
-from sailor_cloud.simulator.engines import Formulas, StagePlace
+from sailor_cloud.simulator.engines import Formulas, StagePlace, stage_bounds
 
 
 class Shape(NamedTuple):
@@ -140,11 +140,11 @@ class Assessor:
         even = self.space.even_batches
         if even and len({(shape.cut, shape.microbatch_size) for shape in shapes}) > 1:
             return None
-        one_tp = self.space.scenario.engine.one_tp
-        alike = even and (one_tp or self.space.zero_stage >= 2)
+        engine = self.space.scenario.engine
+        alike = even and (engine.one_tp or self.space.zero_stage >= 2)
         if alike and len({tuple(slot.tp for slot in shape.slots) for shape in shapes}) > 1:
             return None
-        if one_tp and len({slot.tp for slot in shapes[0].slots}) > 1:
+        if not self._runs(shapes[0]):
             return None
         order = sorted(range(len(shapes)), key=shapes.__getitem__)
         if self.space.scenario.engine.formulas is not None:
@@ -169,6 +169,8 @@ class Assessor:
             counts = [microbatches[p] for p in order]
         if counts is None or (even and max(counts) - min(counts) > (0 if alike else 1)):
             return None
+        if engine.extra_stages is not None and min(counts) + engine.extra_stages < len(shapes[0].slots):
+            return None
         if formulas is not None:
             exact = self._by_formulas(formulas, ordered, known, counts)
             return None if exact is None else self._drafted(ordered, known, counts, layout_bill.bill, *exact)
@@ -184,6 +186,15 @@ class Assessor:
         alone = schedule + sync + max(pace.update_s for pace in known)
         iteration = max(alone, self.shared_s(layout, known, counts))
         return self._drafted(ordered, known, counts, layout_bill.bill, iteration, egress)
+
+    def _runs(self, shape: Shape) -> bool:
+        """Return whether the engine runs a pipeline's degrees and cut."""
+        engine, decoder, stages = self.space.scenario.engine, self.space.scenario.decoder, len(shape.slots)
+        if engine.one_tp and len({slot.tp for slot in shape.slots}) > 1:
+            return False
+        return not engine.one_cut or (
+            stages <= decoder.blocks and tuple(shape.cut) == tuple(stage_bounds(engine.split, decoder, stages))
+        )
 
     def _by_formulas(
         self, formulas: Formulas, shapes: Sequence[Shape], paces: Sequence[Pace], counts: Sequence[int]
