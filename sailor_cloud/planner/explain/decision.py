@@ -470,7 +470,8 @@ class Deciding:
         if one.draft.pipelines == other.draft.pipelines and one.draft.zero_stage == other.draft.zero_stage:
             return True
         pairs = zip(_figures(one), _figures(other), strict=True)
-        alike = all(abs(mine / theirs - 1.0) < _ALIKE for mine, theirs in pairs)
+        # Nodes of a cluster may cost nothing.
+        alike = all(abs(mine - theirs) <= _ALIKE * abs(theirs) for mine, theirs in pairs)
         return alike and self._uses(one.draft) == self._uses(other.draft)
 
     def _choice(self, those: tuple[Pick, ...], picks: dict[Pick, Chosen], *, chosen: bool) -> Choice:

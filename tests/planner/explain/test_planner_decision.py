@@ -19,6 +19,7 @@ from sailor_cloud.model.offer import Market
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner import SearchOptions, search
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape, shapes_of
+from sailor_cloud.planner.explain import decision as decision_module
 from sailor_cloud.planner.explain.decision import Deciding, cheaper_nearby, warnings
 from sailor_cloud.planner.explain.insisting import near_with
 from sailor_cloud.planner.explain.shortage import NO_PLAN, NO_PLAN_YET
@@ -571,3 +572,14 @@ def test_stalls_for_checkpoints_do_not_make_another_choice_cheaper_than_the_chea
     )
     choices = searched(job).decision.choices
     assert Pick.CHEAPEST in min(choices, key=lambda choice: choice.usd).picks
+
+
+def test_plans_on_nodes_without_a_price_are_compared_by_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = tiny_job(**SIZE)
+    space, target = make_space(job), target_of(job)
+    found = [first_that_holds(space, target, [draft]) for draft in homogeneous(space, target)]
+    first, *others = [one for one in found if one is not None]
+    monkeypatch.setattr(
+        decision_module, "_figures", lambda chosen: (chosen.evaluation.prediction.iteration_s_replay, 0.0)
+    )
+    assert not all(Deciding(space, target)._same(first, other) for other in others)
