@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING
 
-from sailor_cloud.cli.echo import PersistentStream, echo
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.runs.down import show_unwritten
+from sailor_cloud.cli.terminal.hangup import outliving_terminal
 
 if TYPE_CHECKING:
     from sailor_cloud.clock import Clock
@@ -24,9 +23,10 @@ ABANDONED = 1
 def follow(control: Callable[[Observer, Clock, OnStart], Outcome], *, as_json: bool = False) -> int:
     """Run a controller, show its progress and its receipt (as JSON on request), and return the exit code.
 
-    The first Ctrl-C stops and tears down, the second leaves the run as it is. A closed stdout changes nothing.
+    The first Ctrl-C stops and tears down, the second leaves the run as it is. A closed terminal or stdout changes
+    nothing.
     """
-    with redirect_stderr(PersistentStream(sys.stderr)), redirect_stdout(PersistentStream(sys.stdout, BrokenPipeError)):
+    with outliving_terminal():
         return _followed(control, as_json=as_json)
 
 
@@ -77,7 +77,7 @@ def _handle_signals(folder: RunFolder, stop: Callable[[], None], observer: Obser
         os._exit(ABANDONED)
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted)
     observer.note(f"run {folder.run_id} in {folder.path}")
 
