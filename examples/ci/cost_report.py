@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import os
 import subprocess
 import sys
@@ -101,9 +102,17 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job", help="job file, relative to the repository's root")
     parser.add_argument("--base", required=True, help="commit to compare with")
-    parser.add_argument("--fail-above-usd", type=float)
-    parser.add_argument("--fail-above-percent", type=float)
+    parser.add_argument("--fail-above-usd", type=_limit)
+    parser.add_argument("--fail-above-percent", type=_limit)
     return parser.parse_args()
+
+
+def _limit(text: str) -> float:
+    """Return a limit. No cost exceeds NaN or infinity, so they would switch the gate off."""
+    limit = float(text)
+    if not math.isfinite(limit) or limit < 0.0:
+        raise argparse.ArgumentTypeError(f"must be a finite number, 0 or more, got {text}")
+    return limit
 
 
 def _plan(job: Path, *outputs: Path) -> str:

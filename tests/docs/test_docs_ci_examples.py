@@ -224,6 +224,15 @@ def test_a_new_job_counts_as_a_whole(repository: Repository, api: Api) -> None:
     assert "the limit of 5 USD can't be checked" in api.comments[0]["body"]
 
 
+@pytest.mark.parametrize("limit", ["nan", "inf", "-1", "five"])
+def test_no_limit_switches_the_gate_off(limit: str, repository: Repository, api: Api) -> None:
+    (repository.path / "new.yaml").write_text(JOB)
+    for name in ("fail_above_usd", "fail_above_percent"):
+        answer = run_action(repository, api, job="new.yaml", **{name: limit})
+        assert answer.returncode == 2, answer.stdout
+        assert name.replace("_", "-") in answer.stderr
+
+
 def test_a_base_that_can_not_be_planned_says_why_nothing_is_compared(repository: Repository, api: Api) -> None:
     (repository.path / "job.yaml").write_text(JOB.replace("goal:", "gaol:"))
     git(repository.path, "commit", "-q", "-a", "-m", "broken base")
