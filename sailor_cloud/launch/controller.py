@@ -55,6 +55,7 @@ class Controller:
     context: RunContext
     _retries: int = 0
     _soon: int = 0
+    _last_failure: tuple[tuple[str, ...], int, int] = ((), 0, 0)
     _failed_at: int = -1
     _recoveries: int = 0
     _checked: Plan | None = None
@@ -243,7 +244,7 @@ class Controller:
         context.observer.note(f"step {result.step}: {result.why}\ntrying again from step {context.saved_step}")
 
     def _retry_command(self, result: Result) -> None:
-        """Restart a failed command, unless it fails right after each start or without a new checkpoint."""
+        """Restart a failed command, unless it fails right after each start, the same way, or without a checkpoint."""
         context, saved = self.context, self.context.saved_step
         logs = f"all logs: {context.folder.logs_dir}"
         failure = result.failure
@@ -256,6 +257,11 @@ class Controller:
         if self._soon > 1:
             raise LaunchError(
                 f"failed twice in a row within {SOON_S:.0f} s of its start, not restarted: {result.why}\n{logs}"
+            )
+        (errors, step, kept), self._last_failure = self._last_failure, (result.errors, result.step, saved)
+        if result.errors and result.errors == errors and result.step <= step and saved <= kept:
+            raise LaunchError(
+                f"failed twice in a row with the same error and got no further, not restarted: {result.why}\n{logs}"
             )
         if saved > self._failed_at:
             self._retries, self._failed_at = 1, saved

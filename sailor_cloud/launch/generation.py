@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _CLEAN_REASONS = frozenset({"finished", "requested"})
 
+# The last line of a Python traceback. torchrun's own error follows that of its processes, whatever theirs is.
+_PYTHON_ERROR = re.compile(r"^(?:\[\w+\]:\s*)?((?!.*\bChildFailedError)[\w.]*(?:Error|Exception)\b.*)$", re.MULTILINE)
 # Messages of gloo, NCCL and sockets about a lost peer.
 _LOST_NEIGHBOUR = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
 
@@ -68,6 +70,12 @@ class Result:
         """The node whose device may be broken, None if nothing points to one."""
         first = self.failure
         return first.node if first and any(error in first.tail for error in _MAYBE_DEVICE) else None
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The Python errors in the last lines of the first failure; empty if a lost neighbour may explain them."""
+        first = self.failure
+        return () if first is None or _lost_neighbour(first) else tuple(_PYTHON_ERROR.findall(first.tail))
 
 
 @dataclass(slots=True, kw_only=True)

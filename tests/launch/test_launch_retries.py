@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,11 @@ from sailor_cloud.launch.generation import End, Generation, Result
 from sailor_cloud.launch.telemetry.monitor import Failure
 
 
-def attempts(**failed: Any) -> tuple[int, str]:
-    """Return how often a command is started that fails in one way each time, and what the run says at its end."""
+def attempts(*, tails: Sequence[str] = ("",), steps: Sequence[int] = (0,), **failed: Any) -> tuple[int, str]:
+    """Return how often a failing command is started, and what the run says at its end.
+
+    `tails` and `steps` are those of the first attempts, the last of which repeats.
+    """
     context: Any = SimpleNamespace(
         saved_step=0,
         folder=SimpleNamespace(logs_dir=Path("logs")),
@@ -24,9 +28,10 @@ def attempts(**failed: Any) -> tuple[int, str]:
         observer=SimpleNamespace(note=lambda text: None),
     )
     controller = Controller(context)
-    failure = Failure(node="n0", rank=0, how="failed", tail="", **failed)
-    result = Result(end=End.FAILED, step=0, failures=(failure,), why="it failed")
     for number in range(1, 10):
+        tail, step = tails[min(number, len(tails)) - 1], steps[min(number, len(steps)) - 1]
+        failure = Failure(node="n0", rank=0, how="failed", tail=tail, **failed)
+        result = Result(end=End.FAILED, step=step, failures=(failure,), why="it failed")
         controller._retries += 1
         try:
             controller._retry_command(result)
@@ -46,6 +51,34 @@ def test_a_command_that_fails_within_a_minute_has_two_attempts() -> None:
     number, message = attempts(ran_s=5.0, what="command")
     assert number == 2
     assert "twice in a row" in message
+
+
+IMPORT = """
+  File "train.py", line 13, in <module>
+ImportError: cannot import name 'modle' from 'models'
+"""
+TORCHRUN = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+
+
+@pytest.mark.parametrize(
+    ("tails", "steps", "number"),
+    [
+        ((IMPORT,), (0,), 2),
+        ((f"[rank0]: {IMPORT.strip()}\n{TORCHRUN}",), (0,), 2),
+        (("OSError: the bucket is busy", IMPORT), (0,), 3),
+        ((IMPORT,), (0, 20, 20), 3),
+        ((IMPORT,), (0, 20, 40, 60), 4),
+        ((TORCHRUN,), (0,), 4),
+        (("RuntimeError: Connection closed by peer",), (0,), 4),
+    ],
+    ids=["same", "under torchrun", "another first", "one got further", "all get further", "unknown", "lost neighbour"],
+)
+def test_a_command_that_fails_twice_with_the_same_error_at_the_same_place_is_not_started_again(
+    tails: Sequence[str], steps: Sequence[int], number: int
+) -> None:
+    started, message = attempts(tails=tails, steps=steps, ran_s=90.0, what="command")
+    assert started == number
+    assert ("same error" in message) == (number < 4)
 
 
 class Followed(Generation):
