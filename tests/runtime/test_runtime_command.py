@@ -21,6 +21,7 @@ from sailor_runtime.agent.journal import EventJournal
 from sailor_runtime.agent.ranks import Starter
 from sailor_runtime.command import checkpoints, tree
 from sailor_runtime.command.checkpoints import Checkpoints, Folder, step_of
+from sailor_runtime.command.steps import ReportedSteps
 from sailor_runtime.command.output import Output
 from sailor_runtime.spec import SPEC_VERSION, CheckpointSpec, CommandNode, CommandSpec, Variable
 
@@ -404,6 +405,17 @@ def test_only_the_first_node_reports_steps(tmp_path: Path) -> None:
 )
 def test_the_step_of_a_checkpoint_is_read_from_its_name(name: str, step: int | None) -> None:
     assert step_of(name) == step
+
+
+def test_a_checkpoint_has_the_step_that_was_reported_before_it_was_written() -> None:
+    steps = ReportedSteps()
+    assert (steps.newest, steps.at(1e9)) == (None, 0)
+    for number in range(1, 30_000):
+        steps.add(number, at=100.0 + number)
+    assert steps.newest == 29_999
+    assert steps.at(25_100.5) == 25_000
+    assert steps.at(25_099.95) == 25_000, "its line may come a little later"
+    assert steps.at(1e9) == 29_999
 
 
 def test_everything_below_a_process_is_ended_whatever_session_it_has_made() -> None:

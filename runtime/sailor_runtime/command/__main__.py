@@ -22,6 +22,7 @@ from sailor_runtime.command import tree
 from sailor_runtime.command.checkpoints import Checkpoints, StoreError, open_store, step_of
 from sailor_runtime.command.environment import environment
 from sailor_runtime.command.output import Output
+from sailor_runtime.command.steps import ReportedSteps
 from sailor_runtime.object_store import leave
 from sailor_runtime.spec import CommandSpec, read_spec
 
@@ -73,7 +74,7 @@ class Supervisor:
         )
         self._stop_requested_at: float | None = None
         self._ran_s = 0.0
-        self._step: int | None = None
+        self._steps = ReportedSteps()
         self._ranks: set[int] = set()
         self._most_processes = 0
         self._enough = False
@@ -188,7 +189,7 @@ class Supervisor:
             if not data:
                 return False
             for event in self._output.take(data):
-                self._step = event["step"]
+                self._steps.add(event["step"], time.time())
                 if event.pop("first", False):
                     self._check_processes()
                 self._report(**event)
@@ -196,7 +197,7 @@ class Supervisor:
                 raise FailedError(
                     "command",
                     final=True,
-                    tail=f"the last {self._output.nan_lines} losses that it has reported, up to step {self._step}, are "
+                    tail=f"the last {self._output.nan_lines} losses that it has reported, up to step {self._steps.newest}, are "
                     "no numbers; a checkpoint saved since then may hold such weights",
                 )
         return True
@@ -281,7 +282,7 @@ class Supervisor:
         except (StoreError, OSError) as error:
             if str(error) != self._copy_problem:
                 self._copy_problem = str(error)
-                self._report("checkpoint_failed", step=self._step or 0, reason=str(error))
+                self._report("checkpoint_failed", step=self._steps.newest or 0, reason=str(error))
 
     def _final_copy(self, *, clean: bool) -> None:
         if self._copying is not None:
@@ -294,7 +295,7 @@ class Supervisor:
         written[self._node.plan_rank] = [saved["files"], saved["bytes"]]
         self._report(
             "checkpoint",
-            step=self._step or 0 if step is None else step,
+            step=self._steps.at(saved["changed_at"]) if step is None else step,
             path=f"{self._spec.checkpoint.directory}/{saved['name']}",
             written=written,
         )

@@ -330,7 +330,8 @@ class Checkpoints:
         self._kept[name] = folder
         self._mine.add(name)
         size = sum(size for size, _ in files.values())
-        return {"name": name, "files": len(files), "bytes": size}
+        changed_at = max((changed for _, changed in files.values()), default=0) / 1e9
+        return {"name": name, "files": len(files), "bytes": size, "changed_at": changed_at}
 
     def _drop_removed(self, names: set[str]) -> None:
         """Remove what the command has removed, as long as something is left; the first node removes all parts."""
