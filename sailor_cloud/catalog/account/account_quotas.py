@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
@@ -84,10 +85,17 @@ def store_limits(statuses: Iterable[QuotaStatus], *, cloud: Cloud, read_on: date
 
 
 def limits(held: Iterable[KnownQuota], rules: Iterable[QuotaRule]) -> tuple[QuotaLimit, ...]:
-    """Return the limits of an account's quotas; `rules` say which quota applies to which purchase."""
+    """Return the limits of an account's quotas; `rules` say which quota applies to which purchase.
+
+    Raises DataError for a quota without a rule, which would limit nothing.
+    """
     by_name: dict[tuple[Provider, str], list[QuotaRule]] = {}
     for rule in rules:
         by_name.setdefault((rule.provider, rule.quota), []).append(rule)
+    held = sorted(held, key=_key)
+    for row in held:
+        if (row.provider, row.quota) not in by_name:
+            raise DataError(_unknown(row, sorted(quota for provider, quota in by_name if provider == row.provider)))
     return tuple(
         QuotaLimit(
             provider=row.provider,
@@ -100,9 +108,15 @@ def limits(held: Iterable[KnownQuota], rules: Iterable[QuotaRule]) -> tuple[Quot
             used=row.used or 0.0,
             read_on=row.read_on,
         )
-        for row in sorted(held, key=_key)
-        if (found := by_name.get((row.provider, row.quota)))
+        for row in held
+        for found in (by_name[row.provider, row.quota],)
     )
+
+
+def _unknown(row: KnownQuota, known: list[str]) -> str:
+    close = difflib.get_close_matches(row.quota, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(known)}"
+    return f"{FILE_NAME}: {row.quota!r} is no quota of {row.provider} for accelerators, so it limits nothing; {hint}"
 
 
 def _key(row: KnownQuota) -> tuple[str, str, str, str]:

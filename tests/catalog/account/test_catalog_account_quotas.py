@@ -108,6 +108,20 @@ def test_a_pricing_folder_brings_its_own_limits(own_home: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("quota", "hint"),
+    [
+        ("PREEMPTIBLE_NVIDIA_A100_GPUSS", "did you mean 'PREEMPTIBLE_NVIDIA_A100_GPUS'?"),
+        ("?", "one of "),
+    ],
+)
+def test_a_misspelt_quota_is_an_error_because_it_would_limit_nothing(quota: str, hint: str, tmp_path: Path) -> None:
+    (tmp_path / "account_quotas.csv").write_text(HEADER + f"gcp,,us-central1,{quota},8,0,2026-11-01\n")
+    with pytest.raises(DataError, match="is no quota of gcp for accelerators, so it limits nothing") as failure:
+        load(pricing=tmp_path)
+    assert hint in str(failure.value)
+
+
+@pytest.mark.parametrize(
     ("row", "told"),
     [
         ("gcp,,us-central1,NVIDIA_A100_GPUS,-1,,2026-11-01", "limit '-1'"),
