@@ -90,7 +90,7 @@ Count = Annotated[int, Field(gt=0, le=MOST), BeforeValidator(reject_boolean)]
 Layers = Annotated[int, Field(gt=0, le=1_000), BeforeValidator(reject_boolean)]
 # More devices of one kind than any zone has; the search lists nodes one by one.
 Devices = Annotated[int, Field(gt=0, le=100_000), BeforeValidator(reject_boolean)]
-Amount = Annotated[float, Field(gt=0), BeforeValidator(reject_boolean)]
+Amount = Annotated[float, Field(gt=0, le=MOST), BeforeValidator(reject_boolean)]
 
 
 class _Part(BaseModel):

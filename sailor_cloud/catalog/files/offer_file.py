@@ -22,6 +22,10 @@ from sailor_cloud.durable import written
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence, offer_id
 
+# The dearest node of the shipped prices costs 142 USD per hour.
+MOST_USD_PER_HOUR = 1e5
+MOST = 10**6
+
 
 def sibling_id(offer: Offer, zone: str, market: Market) -> str:
     """Return the name of the offer of the same node in some zone and market."""
@@ -100,6 +104,9 @@ def offer_of(
     outlier: str,
 ) -> Offer:
     """Return the offer of a line. Raises ValueError or KeyError."""
+    first, last = parse_date(as_of_from), parse_date(as_of_to)
+    if last < first:
+        raise ValueError(f"as_of_to {as_of_to} is before as_of_from {as_of_from}")
     return Offer(
         id=offer_id(provider, zone, instance_type, accelerator, count, market),
         provider=Provider(provider),
@@ -107,13 +114,13 @@ def offer_of(
         zone=zone,
         instance_type=instance_type,
         accelerator=accelerator,
-        accelerator_count=int(count),
-        vcpus=int(vcpus),
-        memory_gib=float(memory_gib),
+        accelerator_count=_count("accelerator_count", count),
+        vcpus=_count("vcpus", vcpus),
+        memory_gib=_memory(memory_gib),
         market=Market(market),
         usd_per_hour=_price(provider, usd_per_hour),
-        as_of_from=parse_date(as_of_from),
-        as_of_to=parse_date(as_of_to),
+        as_of_from=first,
+        as_of_to=last,
         source=source,
         confidence=Confidence(confidence),
         zone_confidence=ZoneConfidence(zone_confidence),
@@ -124,7 +131,24 @@ def offer_of(
 def _price(provider: str, text: str) -> float:
     if text in ("0", "0.0") and of(Provider(provider)).may_be_free:
         return 0.0
-    return price(text)
+    usd = price(text)
+    if usd > MOST_USD_PER_HOUR:
+        raise ValueError(f"usd_per_hour {text} is more than {MOST_USD_PER_HOUR:,.0f}, which no node costs")
+    return usd
+
+
+def _count(column: str, text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= MOST:
+        raise ValueError(f"{column} must be an integer from 1 to {MOST}, got {text}")
+    return number
+
+
+def _memory(text: str) -> float:
+    gib = float(text)
+    if not 0.0 < gib <= MOST:
+        raise ValueError(f"memory_gib must be a positive number up to {MOST}, got {text}")
+    return gib
 
 
 class _Row(NamedTuple):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,33 @@ def test_a_damaged_row_of_a_users_folder_is_reported_immediately(damaged, tmp_pa
     shutil.copy(damaged, tmp_path / "own" / "offers")
     with pytest.raises(DataError, match="line 3"):
         catalog.load(pricing=tmp_path / "own")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("accelerator_count", "-8", "accelerator_count must be an integer from 1"),
+        ("accelerator_count", "0", "accelerator_count must be an integer from 1"),
+        ("vcpus", "0", "vcpus must be an integer from 1"),
+        ("memory_gib", "-680", "memory_gib must be a positive number"),
+        ("memory_gib", "nan", "memory_gib must be a positive number"),
+        ("usd_per_hour", "1e12", "more than 100,000, which no node costs"),
+        ("as_of_to", "2020-01-01", "as_of_to 2020-01-01 is before as_of_from"),
+    ],
+)
+def test_an_impossible_row_of_a_users_folder_is_refused(column: str, value: str, told: str, tmp_path: Path) -> None:
+    shipped = next(file for file in SHIPPED if file.name == "gcp.csv")
+    with shipped.open(newline="") as file:
+        rows = csv.DictReader(file)
+        row = {**next(rows), column: value}
+    (tmp_path / "offers").mkdir()
+    with (tmp_path / "offers" / "gcp.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(row))
+        writer.writeheader()
+        writer.writerow(row)
+    with pytest.raises(DataError, match=r"gcp\.csv line 2: ") as failure:
+        catalog.load(pricing=tmp_path)
+    assert told in str(failure.value)
 
 
 def test_two_prices_of_one_offer_are_refused(tmp_path):
