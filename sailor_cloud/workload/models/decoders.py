@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,9 @@ _EXPERTS: dict[Family, tuple[tuple[str, int], ...]] = {
     ),
     Family.QWEN3_MOE: (("num_experts", 128), ("num_experts_per_tok", 8), ("moe_intermediate_size", 768)),
 }
+_EXPERT_NAMES = tuple(sorted({name for sizes in _EXPERTS.values() for name, _ in sizes}))
+# The similarity of a misspelt name; names of other things are less similar.
+_NEARLY = 0.9
 # Settings for a model that differs from the planned one, the only supported value, and what it concerns.
 _NEUTRAL: dict[str, tuple[Any, str]] = {
     "add_cross_attention": (False, "attention to another sequence"),
@@ -137,19 +141,23 @@ def decoder_from_config(config: Mapping[str, Any], *, name: str, where: str | No
     `where` begins the place of a fault, such as "config.json: ".
     """
     origin = f"model config {name}: " if where is None else where
-    problems: list[Problem] = []
-    family = _family(config, origin, problems)
+    family = _family(config, origin)
+    problems = _misspelt(config, origin)
     sizes = {key: _size(config, names, origin, problems) for key, names in _NAMES.items()}
     sizes["vocab_size"] = _size(config, ("vocab_size",), origin, problems)
     problems += [
-        Problem(path=f"{origin}{_NAMES[key][0] if key in _NAMES else key}", message="is missing")
+        Problem(path=f"{origin}{names[0]}", message="is missing")
         for key in ("vocab_size", "hidden_size", "blocks", "heads")
-        if sizes[key] is None and not any(key in problem.path.removeprefix(origin) for problem in problems)
+        for names in (_NAMES.get(key, (key,)),)
+        if sizes[key] is None
+        and not any(
+            problem.path == f"{origin}{name}" or repr(name) in problem.hint for problem in problems for name in names
+        )
     ]
-    if family is not None and family not in _LEARNED_POSITIONS and sizes["ffn_size"] is None:
+    if family not in _LEARNED_POSITIONS and sizes["ffn_size"] is None and not problems:
         message = f"is missing; {family} models have no customary size"
         problems.append(Problem(path=f"{origin}intermediate_size", message=message))
-    if problems or family is None:
+    if problems:
         raise RequestError(problems)
     _check(family, config, origin, problems)
     if problems:
@@ -320,17 +328,40 @@ def _qkv_bias(family: Family, config: Mapping[str, Any], bias: bool) -> bool:
     return bias
 
 
-def _family(config: Mapping[str, Any], origin: str, problems: list[Problem]) -> Family | None:
-    given = config.get("model_type")
+def _family(config: Mapping[str, Any], origin: str) -> Family:
+    """Return the family. Raises RequestError; the sizes of other families have other names, so nothing else counts."""
+    path, given = f"{origin}model_type", config.get("model_type")
     known = ", ".join(Family)
     if given is None:
-        problems.append(Problem(path=f"{origin}model_type", message="is missing", hint=f"one of {known}"))
-        return None
-    try:
+        raise RequestError([Problem(path=path, message="is missing", hint=f"one of {known}")])
+    if given in tuple(Family):
         return Family(given)
-    except ValueError:
-        problems.append(Problem(path=f"{origin}model_type", message=f"is {given!r}", hint=f"one of {known}"))
-        return None
+    inner = config.get("text_config")
+    if isinstance(inner, Mapping) and inner.get("model_type") in tuple(Family):
+        message = f"is {given!r}, of which only the text model is supported"
+        hint = f"write text_config, whose model_type is {inner['model_type']!r}, to a file of its own"
+        raise RequestError([Problem(path=path, message=message, hint=hint)])
+    own = "train it by your own script in 'run', or as layers in model: {module: my_package.model:build}"
+    raise RequestError(
+        [Problem(path=path, message=f"is {given!r}, which is not supported", hint=f"{own}; known: {known}")]
+    )
+
+
+def _misspelt(config: Mapping[str, Any], origin: str) -> list[Problem]:
+    """Return unknown names that nearly are those of a size, which would silently have its default."""
+    single = ("vocab_size", "num_key_value_heads", "head_dim", "tie_word_embeddings", *_EXPERT_NAMES)
+    absent = [
+        name
+        for names in (*_NAMES.values(), *((name,) for name in single))
+        if not any(name in config for name in names)
+        for name in names
+    ]
+    known = {*_LEFT_OUT, *single}
+    return [
+        Problem(path=f"{origin}{key}", message="is not a known name", hint=f"did you mean {close[0]!r}?")
+        for key in config
+        if key not in known and (close := difflib.get_close_matches(key, absent, n=1, cutoff=_NEARLY))
+    ]
 
 
 def _size(config: Mapping[str, Any], names: tuple[str, ...], origin: str, problems: list[Problem]) -> int | None:

@@ -86,12 +86,31 @@ def test_an_unknown_preset_names_close_and_known_ones() -> None:
 
 def test_all_faults_of_a_config_are_reported_together() -> None:
     with pytest.raises(RequestError) as raised:
-        decoder_from_config({"model_type": "bert", "hidden_size": -4, "num_attention_heads": 2}, name="x")
+        decoder_from_config({"model_type": "llama", "hidden_size": -4, "num_hidden_layers": 0}, name="x")
     text = str(raised.value)
-    assert "'bert'" in text
     assert "-4" in text
-    assert "num_hidden_layers: is missing" in text
+    assert "num_hidden_layers: must be an integer from 1" in text
+    assert "num_hidden_layers: is missing" not in text
+    assert "num_attention_heads: is missing" in text
     assert "vocab_size: is missing" in text
+
+
+def test_a_family_that_is_not_supported_is_the_only_fault_and_says_what_else_trains_it() -> None:
+    with pytest.raises(RequestError, match=r"'t5', which is not supported .*'run', or as layers in model") as raised:
+        decoder_from_config({"model_type": "t5", "d_model": 512}, name="x")
+    assert "is missing" not in str(raised.value)
+    nested = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 640}}
+    with pytest.raises(RequestError, match="write text_config, whose model_type is 'gemma3_text', to a file") as raised:
+        decoder_from_config(nested, name="x")
+    assert "is missing" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["num_key_value_heads", "num_attention_heads", "intermediate_size", "head_dim"])
+def test_a_misspelt_size_is_an_error_and_not_its_default(name: str) -> None:
+    config = {key: value for key, value in {**MIXTRAL, "head_dim": 8}.items() if key != name} | {name[:-1]: 4}
+    with pytest.raises(RequestError, match=f"{name[:-1]}: is not a known name .did you mean '{name}'") as raised:
+        decoder_from_config(config, name="x")
+    assert "is missing" not in str(raised.value)
 
 
 def test_heads_that_do_not_divide_the_hidden_size_are_refused() -> None:
