@@ -78,6 +78,7 @@ def test_history_shows_planned_next_to_actual_figures(home: Path) -> None:
     assert past["generations"] >= 2
     assert past["clean"] is True
     assert json.loads(called("history", "--job", "another", "--json", home=home).stdout) == []
+    assert called("history", "--job", "another", home=home).stdout == "no run of job 'another' has ended yet\n"
     table = called("history", home=home).stdout
     assert folder_of(home).run_id in table
     assert "planned USD" in table, "nothing is cut off in a pipe"

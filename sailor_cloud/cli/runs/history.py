@@ -60,7 +60,7 @@ def history(job: str | None, measurements: bool, forget: bool, by: str | None, f
         if as_json:
             echo(json.dumps([asdict(one) for one in found], indent=2))
         else:
-            print_report(sums_report(found, by), result_console())
+            print_report(sums_report(found, by, job=job), result_console())
         return
     if as_json:
         echo(json.dumps([asdict(run) for run in runs], indent=2, default=str))
@@ -69,7 +69,7 @@ def history(job: str | None, measurements: bool, forget: bool, by: str | None, f
         if not console.is_terminal:
             # The table has ten columns; in a pipe nothing may be cut off.
             console.width = max(console.width, 160)
-        print_report(history_report(runs), console)
+        print_report(history_report(runs, job=job), console)
 
 
 def _billed(job: str | None) -> list[BilledRun]:

@@ -38,10 +38,10 @@ def cost_report(costs: RunCosts) -> RenderableType:
     return Group(table, *(Text(line) for line in lines), *harm)
 
 
-def history_report(runs: Sequence[PastRun]) -> RenderableType:
-    """Return a table with a row per run, newest last."""
+def history_report(runs: Sequence[PastRun], *, job: str | None = None) -> RenderableType:
+    """Return a table with a row per run, newest last; `job` is the only one shown."""
     if not runs:
-        return Text("no run has ended yet")
+        return Text(_none_ended(job))
     numbers = ("steps", "generations", "nodes", "s/iteration", "planned", "USD", "planned USD")
     table = plain_table("run", "outcome", "took", *numbers, numbers=numbers, whole=("run",))
     for run in runs:
@@ -61,14 +61,18 @@ def history_report(runs: Sequence[PastRun]) -> RenderableType:
     return table
 
 
-def sums_report(rows: Sequence[Sum], by: str) -> RenderableType:
+def sums_report(rows: Sequence[Sum], by: str, *, job: str | None = None) -> RenderableType:
     """Return a table with a row per owner, project or month."""
     if not rows:
-        return Text("no run has ended yet")
+        return Text(_none_ended(job))
     table = plain_table(by, "runs", "USD", "not all gone", numbers=("runs", "USD", "not all gone"), whole=(by,))
     for row in rows:
         table.add_row(row.name, str(row.runs), text.usd(row.spent_usd), str(row.not_clean) if row.not_clean else "")
     return table
+
+
+def _none_ended(job: str | None) -> str:
+    return "no run has ended yet" if job is None else f"no run of job {job!r} has ended yet"
 
 
 def _number(value: float | None) -> str:
