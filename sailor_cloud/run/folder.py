@@ -97,10 +97,13 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, run_id: str, *, root: Path | None = None) -> RunFolder:
-        """Return the folder of a run by its id or a unique prefix. Raises RequestError."""
+    def open(cls, run_id: str, *, root: Path | None = None, unfinished: bool = False) -> RunFolder:
+        """Return the folder of a run by its id or a prefix, which fits one (`unfinished`) run. Raises RequestError."""
         known = run_ids(root)
         fitting = [name for name in known if run_id and name.startswith(run_id)]
+        if unfinished:
+            under_way = [n for n in fitting if not cls(run_id=n, path=runs_root(root) / n).receipt_file.is_file()]
+            fitting = under_way or fitting
         if run_id not in known and len(fitting) != 1:
             raise RequestError([_unknown_run(run_id, fitting, known, runs_root(root))])
         name = run_id if run_id in known else fitting[0]

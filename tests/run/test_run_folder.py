@@ -86,6 +86,15 @@ def test_a_run_opens_by_a_beginning_that_fits_it_alone(tmp_path: Path) -> None:
         RunFolder.open("job", root=tmp_path)
 
 
+def test_a_beginning_that_fits_one_unfinished_run_alone_is_enough_to_continue_it(tmp_path: Path) -> None:
+    ended, other = (RunFolder.create(f"job-2026112{day}-000000-0001", root=tmp_path) for day in (1, 2))
+    ended.receipt_file.touch()
+    assert RunFolder.open("job", root=tmp_path, unfinished=True).run_id == other.run_id
+    assert RunFolder.open(ended.run_id, root=tmp_path, unfinished=True).run_id == ended.run_id
+    with pytest.raises(RequestError, match="'job' begins the names of 2 runs"):
+        RunFolder.open("job", root=tmp_path)
+
+
 def test_an_unknown_run_names_the_one_that_may_be_meant(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"there is no run 'jab'; .* holds none"):
         RunFolder.open("jab", root=tmp_path)

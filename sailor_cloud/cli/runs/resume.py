@@ -31,7 +31,7 @@ def resume(run: str, allow_missing_permissions: bool, as_json: bool) -> int:
     from sailor_cloud.run.folder import RunFolder
 
     os.umask(PRIVATE)
-    folder = RunFolder.open(run)
+    folder = RunFolder.open(run, unfinished=True)
     return follow(
         lambda observer, clock, on_start: api.resume(
             folder,
