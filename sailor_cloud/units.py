@@ -18,17 +18,17 @@ _YEAR_S = 365 * 86400.0
 # Longer times are mistakes.
 LONGEST_S = 100 * _YEAR_S
 
-_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(seconds?|s|minutes?|min|m|hours?|h|days?|d)")
 
 
 def parse_duration_s(text: str) -> float:
-    """Return the seconds of a duration such as `90s`, `10m`, `24h`, `2d` or `1h30m`. Raises ValueError."""
+    """Return the seconds of a duration such as `90s`, `24h`, `1h30m` or `10 minutes`. Raises ValueError."""
     compact = text.strip().lower()
     parts = _DURATION.findall(compact)
     if not parts or _DURATION.sub("", compact).strip():
         raise ValueError(f"{text!r} is not a duration; write for example 90s, 10m, 24h or 1h30m")
-    seconds = float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
+    seconds = float(sum(float(number) * _SECONDS[unit[0]] for number, unit in parts))
     if seconds > LONGEST_S:
         raise ValueError(f"{text!r} is longer than a hundred years")
     return seconds

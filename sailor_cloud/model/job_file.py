@@ -264,8 +264,8 @@ def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Proble
             path = f"{origin}: {_dotted(fault['loc'][:-1])}"
             return Problem(path=path, message=f"is {given!r}", hint=f"a number above 0, or {fault['ctx']['expected']}")
         case "string_type":
-            hint = "put it in quotes" if isinstance(given, int | float) else ""
-            return Problem(path=path, message=f"must be text, got {given!r}", hint=hint)
+            hint = "put it in quotes" if isinstance(given, int | float | date) else ""
+            return Problem(path=path, message=f"must be text, got {_shown(given)}", hint=hint)
         case "string_too_short":
             return Problem(path=path, message="must not be empty")
         case "too_short" if fault["ctx"]["min_length"] == 1:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,18 @@ def test_weights_are_named_by_a_path_or_a_url() -> None:
 )
 def test_capacity_of_a_cloud_account_is_written_as_entries(cloud: str, path: str, message: str) -> None:
     assert message in problems_of(f"{GOOD}cloud: {cloud}")[f"job.yaml: {path}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10 minutes", 600.0), ("1 hour 30 min", 5400.0), ("2 days", 172800.0), ("1 second", 1.0)]
+)
+def test_a_duration_may_have_its_units_in_words(text: str, seconds: float) -> None:
+    assert parse_job(GOOD.replace("1h30m", text)).constraints.deadline == seconds
+
+
+def test_a_name_that_yaml_reads_as_a_date_is_shown_as_written() -> None:
+    (problem,) = problems_of(re.sub(r"(?m)^name: .*", "name: 2024-01-01", GOOD)).values()
+    assert problem == "must be text, got 2024-01-01 (put it in quotes)"
 
 
 def test_a_wrong_duration_shows_how_to_write_one() -> None:
