@@ -43,6 +43,11 @@ WRONG_JOBS = {
         "budget_usd: 5 EUR",
         "budget_usd: must be a number, got '5 EUR'",
     ),
+    "budget that no sum can hold": (
+        r"budget_usd: [\d.]+",
+        "budget_usd: 1.0e15",
+        "budget_usd: must be less than or equal to 1000000000, got '1.0e15'",
+    ),
     "unit of time": (r"deadline: \w+", "deadline: 2 weeks", "'2 weeks' is not a duration; write for example 90s"),
     "market": (
         r"\[on-demand\]",
@@ -218,6 +223,7 @@ def test_up_reports_missing_settings_together_with_unknown_names(tmp_path: Path)
         (("plan", "job.yaml", "--pricing", "gone"), "'gone' does not exist"),
         (("plan", "job.yaml", "--pricing", "nothing"), "nothing holds no CSV file; docs/data.md names those"),
         (("prices", "list", "--pricing", "nothing"), "nothing holds no CSV file; docs/data.md names those"),
+        (("plan", "job.yaml", "--profiles", "nothing"), "nothing holds no JSON or CSV file; docs/data.md names those"),
         (("plan", "job.yaml", "--network", "nothing"), "nothing holds no CSV file; docs/data.md names those"),
         (("plan", "job.yaml", "-o", "x.pdf"), "can't tell the format of x.pdf; give it a suffix (.htm, .html, .json,"),
         (("plan", "large.json"), "large.json is too large for a job file; 'explain', 'simulate' and 'up JOB --plan' "),

@@ -133,20 +133,22 @@ def as_of_option(command: _Command) -> _Command:
 
 
 class DataFolder(click.Path):
-    """An existing folder of prices or bandwidth; one without any table is a mistake, not an empty catalog."""
+    """An existing folder of data; one without any file of its kind is a mistake, not an empty catalog."""
 
-    def __init__(self) -> None:
+    def __init__(self, *endings: str) -> None:
         super().__init__(exists=True, file_okay=False, path_type=Path)
+        self._endings = endings or (".csv",)
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
         folder = Path(os.fsdecode(super().convert(value, param, ctx)))
-        if not any(folder.glob("*.csv")) and not any(folder.glob("*/*.csv")):
-            self.fail(f"{folder} holds no CSV file; docs/data.md names those that replace the shipped ones", param, ctx)
+        if not any(file.suffix in self._endings for depth in ("*", "*/*") for file in folder.glob(depth)):
+            kinds = " or ".join(ending.removeprefix(".").upper() for ending in self._endings)
+            self.fail(f"{folder} holds no {kinds} file; docs/data.md names those that are read", param, ctx)
         return folder
 
 
 def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --profiles, --network and --pricing: folders with files that replace the shipped ones."""
+    """Add --profiles, --network and --pricing: folders with files that are used before the shipped ones."""
 
     @functools.wraps(command)
     def within(*, profiles: Path | None, network: Path | None, pricing: Path | None, **options: Any) -> Any:
@@ -154,14 +156,16 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(**options)
 
     found: Callable[..., Any] = within
-    for name, what, folder in (
-        ("--pricing", "prices", DataFolder()),
-        ("--network", "bandwidth profiles", DataFolder()),
-        ("--profiles", "compute profiles", click.Path(exists=True, file_okay=False, path_type=Path)),
+    for name, use, folder in (
+        (
+            "--pricing",
+            "prices. Its offers replace all shipped ones, other files those of their name",
+            DataFolder(),
+        ),
+        ("--network", "bandwidth profiles to use before the shipped ones", DataFolder()),
+        ("--profiles", "compute profiles to use before the shipped ones", DataFolder(".json", ".csv")),
     ):
-        option = click.option(
-            name, metavar="DIR", type=folder, help=f"A folder of {what} to use before the shipped ones."
-        )
+        option = click.option(name, metavar="DIR", type=folder, help=f"A folder of {use}.")
         found = option(found)
     return found
 
