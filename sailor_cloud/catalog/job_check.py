@@ -13,6 +13,7 @@ from sailor_cloud.catalog.catalog import Catalog, did_you_mean
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job import Job, Resource
 from sailor_cloud.model.provider import CLUSTERS
+from sailor_cloud.resources import folders
 
 
 def resource_problems(job: Job, catalog: Catalog) -> list[Problem]:
@@ -75,14 +76,20 @@ def _problems(path: str, resource: Resource, catalog: Catalog) -> Iterator[Probl
     offered = {offer.accelerator for offer in catalog.offers(provider=provider)} if unknown else set()
     for accelerator in resource.accelerators:
         if accelerator in unknown - offered:
-            what = f"accelerator offered by {provider}"
+            what = f"accelerator offered by {provider}{_source()}"
             yield _unknown(f"{path}.accelerators.{accelerator}", accelerator, what, offered)
     absent = set(resource.instance_types or ()) - {offer.instance_type for offer in here}
     types = catalog.instance_types(provider) if absent else ()
     for index, instance_type in enumerate(resource.instance_types or ()):
         if instance_type in absent and instance_type not in types:
-            what = f"instance type of {provider} with an accelerator"
+            what = f"instance type of {provider} with an accelerator{_source()}"
             yield _unknown(f"{path}.instance_types[{index}]", instance_type, what, types)
+
+
+def _source() -> str:
+    """Return where the offers come from, if that is the user's own folder, which may have few."""
+    pricing = folders().pricing
+    return "" if pricing is None else f" in {pricing}, whose offers replace the shipped ones"
 
 
 def _unknown(path: str, name: str, what: str, known: Collection[str], hint: str = "") -> Problem:
