@@ -22,7 +22,7 @@ from sailor_cloud.durable import written
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence, offer_id
 
-# The dearest node of the shipped prices costs 142 USD per hour.
+# The most expensive node of the shipped prices costs 142 USD per hour.
 MOST_USD_PER_HOUR = 1e5
 MOST = 10**6
 
