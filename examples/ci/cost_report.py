@@ -56,8 +56,9 @@ def report(options: argparse.Namespace, folder: Path) -> tuple[str, int]:
     details = f"<details><summary>The whole plan</summary>\n\n{whole}\n</details>\n"
     base = folder / "base.json"
     with _checkout(options.base, folder / "base") as before:
-        there = (before / options.job).exists()
-        failed = _plan(before / options.job, base) if there else ""
+        job = before / _in_repository(options.job)
+        there = job.exists()
+        failed = _plan(job, base) if there else ""
         if failed or not there:
             why = f" It can't be planned there:\n\n```\n{failed}```\n" if failed else "\n"
             nothing = f"{whole}\n`{options.job}` has no plan in `{options.base}` to compare with.{why}"
@@ -100,7 +101,7 @@ def post(comment: str, marker: str) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("job", help="job file, relative to the repository's root")
+    parser.add_argument("job", help="job file")
     parser.add_argument("--base", required=True, help="commit to compare with")
     parser.add_argument("--fail-above-usd", type=_limit)
     parser.add_argument("--fail-above-percent", type=_limit)
@@ -120,6 +121,12 @@ def _plan(job: Path, *outputs: Path) -> str:
     files = [word for path in outputs for word in ("-o", str(path))]
     answer = _run("sailor-cloud", "plan", str(job), "--as-of", _today(), *files)
     return "" if answer.returncode in (0, INFEASIBLE) else answer.stderr
+
+
+def _in_repository(job: str) -> str:
+    """Return a job file's path from the root of its repository, wherever this runs."""
+    top = _run("git", "rev-parse", "--show-toplevel").stdout.strip()
+    return os.path.relpath(os.path.realpath(job), os.path.realpath(top))
 
 
 def _alone(head: Json, options: argparse.Namespace) -> tuple[int, str]:

@@ -224,6 +224,21 @@ def test_a_new_job_counts_as_a_whole(repository: Repository, api: Api) -> None:
     assert "the limit of 5 USD can't be checked" in api.comments[0]["body"]
 
 
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_job_in_a_folder_is_compared_with_its_base_from_there_too(repository: Repository, absolute: bool) -> None:
+    jobs = repository.path / "jobs"
+    jobs.mkdir()
+    (jobs / "job.yaml").write_text(JOB)
+    git(repository.path, "add", ".")
+    git(repository.path, "commit", "-q", "-m", "a folder")
+    (jobs / "job.yaml").write_text(DEARER)
+    job = jobs / "job.yaml" if absolute else "job.yaml"
+    command = f"cd jobs && python3 {EXAMPLES / 'cost_report.py'} {job} --base HEAD"
+    answer = shell(command, repository, {})
+    assert answer.returncode == 0, answer.stderr
+    assert "| training.steps | 150 | 600 |" in answer.stdout
+
+
 @pytest.mark.parametrize("limit", ["nan", "inf", "-1", "five"])
 def test_no_limit_switches_the_gate_off(limit: str, repository: Repository, api: Api) -> None:
     (repository.path / "new.yaml").write_text(JOB)
