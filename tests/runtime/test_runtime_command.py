@@ -21,8 +21,8 @@ from sailor_runtime.agent.journal import EventJournal
 from sailor_runtime.agent.ranks import Starter
 from sailor_runtime.command import checkpoints, tree
 from sailor_runtime.command.checkpoints import Checkpoints, Folder, step_of
-from sailor_runtime.command.steps import ReportedSteps
 from sailor_runtime.command.output import Output
+from sailor_runtime.command.steps import ReportedSteps
 from sailor_runtime.spec import SPEC_VERSION, CheckpointSpec, CommandNode, CommandSpec, Variable
 
 ATTEMPTS = itertools.count(1)

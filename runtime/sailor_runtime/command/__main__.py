@@ -197,8 +197,8 @@ class Supervisor:
                 raise FailedError(
                     "command",
                     final=True,
-                    tail=f"the last {self._output.nan_lines} losses that it has reported, up to step {self._steps.newest}, are "
-                    "no numbers; a checkpoint saved since then may hold such weights",
+                    tail=f"the last {self._output.nan_lines} losses that it has reported, up to step "
+                    f"{self._steps.newest}, are no numbers; a checkpoint saved since then may hold such weights",
                 )
         return True
 
