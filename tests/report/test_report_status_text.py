@@ -67,6 +67,7 @@ def test_only_a_run_that_can_be_resumed_is_recommended_for_it(phase: Phase, resu
     report = " ".join(shown(RunState(phase=phase, resources=(alive,))).split())
     assert "'sailor-cloud down run-1' tears it down" in report
     assert ("sailor-cloud resume run-1" in report) == resumes
+    assert ("so its step is that of the last look" in report) == (phase is Phase.TRAINING)
 
 
 def test_a_run_before_its_first_step_is_checking() -> None:

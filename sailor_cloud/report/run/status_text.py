@@ -61,7 +61,8 @@ def _unusable(run: RunStatus) -> str:
 def _next_step(run: RunStatus) -> str:
     resume = "" if run.state.phase in OVER else f"'sailor-cloud resume {run.run_id}' continues it, "
     down = f"'sailor-cloud down {run.run_id}' tears it down"
-    return f"{run.run_id} has no controller and is not torn down: {resume}{down}"
+    step = ", so its step is that of the last look," if run.state.phase is Phase.TRAINING else ""
+    return f"{run.run_id} has no controller{step} and is not torn down: {resume}{down}"
 
 
 def run_report(run: RunStatus, *, now: datetime) -> RenderableType:
