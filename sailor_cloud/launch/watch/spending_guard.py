@@ -84,7 +84,8 @@ class SpendingWatch:
             self._warn()
             return
         limit = "the budget" if ending is Ending.BUDGET else "the time limit"
-        context.observer.note(f"{limit} is reached: saving a checkpoint and tearing down")
+        saving = "saving a checkpoint and " if context.monitor is not None else ""
+        context.observer.note(f"{limit} is reached: {saving}tearing down")
         context.stop.request(ending)
 
     def _last_steps_usd(self) -> float:

@@ -133,7 +133,7 @@ def test_a_run_ends_before_the_budget_by_what_its_teardown_costs(tmp_path: Path)
     run = run_of(tmp_path)
     assert run.at(98.99).ending is None
     assert run.at(99).ending is Ending.BUDGET
-    assert run.notes[-1] == "the budget is reached: saving a checkpoint and tearing down"
+    assert run.notes[-1] == "the budget is reached: tearing down"
 
 
 def test_a_run_ends_before_its_nodes_end_themselves_by_the_time_of_its_teardown(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_run_ends_at_its_deadline(tmp_path: Path) -> None:
     run = run_of(tmp_path, budget_usd=None, deadline_minutes=30)
     assert run.at(29.99).ending is None
     assert run.at(30).ending is Ending.DEADLINE
-    assert run.notes[-1] == "the time limit is reached: saving a checkpoint and tearing down"
+    assert run.notes[-1] == "the time limit is reached: tearing down"
 
 
 def test_requests_that_are_not_in_the_ledger_yet_count(tmp_path: Path) -> None:
