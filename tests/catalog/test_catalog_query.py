@@ -1,6 +1,7 @@
 """Questions to the catalog."""
 
 from datetime import date
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -238,3 +239,10 @@ def test_interruptions_are_reported_for_spot_only() -> None:
     assert 0 <= found.low < found.high <= 1
     assert found.source == "spotinfo@84440056"
     assert CATALOG.interruptions.of(on_demand) is None
+
+
+def test_an_unknown_accelerator_names_the_users_prices_that_replaced_the_shipped_ones(tmp_path: Path) -> None:
+    job = parse_job(JOB.replace("A100-40: 8", "K80-12: 1"))
+    with resources.data_folders(pricing=tmp_path):
+        (problem,) = resource_problems(job, CATALOG)
+    assert f"in {tmp_path}, whose offers replace the shipped ones" in problem.message
