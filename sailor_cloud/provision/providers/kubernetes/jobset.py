@@ -132,7 +132,7 @@ def _pod(job: ClusterJob, group: JobGroup, name: str, meeting: str) -> dict[str,
             {
                 "name": CONTAINER,
                 "image": cluster.runtime.image,
-                # Nodes may start long after each other; the job's deadline ends those that wait in vain.
+                # Nodes may start long after each other; the job's deadline ends those that wait alone.
                 "command": [*agent, "--join-s", str(_seconds(job)), "--echo"],
                 "ports": [{"containerPort": RENDEZVOUS_PORT, "name": "rendezvous"}],
                 "resources": _resources(has, group.devices),
