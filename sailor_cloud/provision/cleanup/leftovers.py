@@ -263,7 +263,7 @@ def is_kept(folder: RunFolder, resource: LiveResource) -> bool:
 
 def _may_have(job: str, row: ResourceState) -> bool:
     """Whether a journaled node is a job's; a node that was never seen running may be any job's."""
-    return row.data.get("cloud_id", job if row.live else "") == job
+    return bool(row.data.get("cloud_id", job if row.live else "") == job)
 
 
 def provider_of(row: ResourceState) -> str | None:
