@@ -142,6 +142,8 @@ class ListedPrice:
 # EC2 ends instances in a block this long before its end
 # (docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-how.html, looked up 2026-11-24).
 BLOCK_ENDS_EARLY_S = 1800.0
+# The minimum that Compute Engine and EC2 bill per VM; safety rule 7 in docs/design.md.
+MINIMUM_BILLED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,14 +22,14 @@ from sailor_cloud.model.document import (
     Status,
 )
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.offer import Market, Offer
+from sailor_cloud.model.offer import MINIMUM_BILLED_S, Market, Offer
 from sailor_cloud.model.parts import node_part
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.space.candidates import Candidates, Pool, collect
 from sailor_cloud.planner.space.goals import limit_text
 from sailor_cloud.simulator import money
-from sailor_cloud.simulator.bill import cost_line, gateways, setup_lines
+from sailor_cloud.simulator.bill import UNUSED, cost_line, gateways, setup_lines
 from sailor_cloud.simulator.lifetime import ttl_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -177,7 +177,7 @@ def _hours(job: Job, bought: list[_Bought], catalog: Catalog) -> tuple[float, fl
 
 def _cost(job: Job, bought: list[_Bought], catalog: Catalog, as_of: datetime) -> Cost:
     training, lost, worst_lost, start, end, total = _hours(job, bought, catalog)
-    worst_total = total - lost + worst_lost
+    worst_total, least = total - lost + worst_lost, MINIMUM_BILLED_S / SECONDS_PER_HOUR
     lines: list[CostLine] = []
     expected_rate = worst_rate = 0.0
     for one in bought:
@@ -195,14 +195,15 @@ def _cost(job: Job, bought: list[_Bought], catalog: Catalog, as_of: datetime) ->
             (CostKind.STARTUP, ", start-up", start, start),
             (CostKind.TEARDOWN, ", teardown", end, end),
             (CostKind.RECOVERY, ", lost to preemption", lost, worst_lost),
+            (CostKind.TEARDOWN, UNUSED, max(0.0, least - total), max(0.0, least - worst_total)),
         ):
-            if worst_hours > 0.0:
+            if max(hours, worst_hours) > 0.0:
                 lines.append(
                     CostLine(
                         kind=kind,
                         what=f"{one.count} x {part}{meanwhile}",
                         quantity=one.count * hours,
-                        unit="hour",
+                        unit="unused hour" if meanwhile == UNUSED else "hour",
                         usd_per_unit=offer.usd_per_hour,
                         usd=one.count * hours * offer.usd_per_hour,
                         worst_usd=one.count * worst_hours * worst,

@@ -18,11 +18,10 @@ from typing import Any
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.model.document import CostKind
+from sailor_cloud.model.offer import MINIMUM_BILLED_S
 from sailor_cloud.run.appended import AppendedFile, append_line, close_torn_line
 from sailor_cloud.run.folder import RunFolder
 
-# The minimum that Compute Engine and EC2 bill per VM; safety rule 7 in docs/design.md.
-MINIMUM_BILLED_S = 60.0
 _US_PER_HOUR = 3_600_000_000
 # No price, time or quantity of a run is larger; sums of larger ones overflow.
 _MOST = 1e12

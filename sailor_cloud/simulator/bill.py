@@ -10,7 +10,7 @@ from sailor_cloud.catalog import Service, ServicePrice, Services, providers
 from sailor_cloud.catalog.prices.doubts import is_stale
 from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.model.job import NetworkAccess
-from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.offer import MINIMUM_BILLED_S, Offer, Provider
 from sailor_cloud.model.parts import checkpoint_traffic_part, node_part, traffic_part
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows
@@ -62,6 +62,9 @@ def cost_line(
 # installation from PyPI, 2025-07); deepspeed and the rest are a few MB. Assumption: later releases are as large. A node
 # with a prepared image downloads nothing.
 SETUP_BYTES = 3.0e9
+
+# A node that exists for less than a minute is charged for one.
+UNUSED = ", up to the minimum charge"
 
 # Provider and region; for a bucket also a zone of the region.
 Place = tuple[Provider, str]
@@ -254,6 +257,15 @@ class Hours:
         return self.total + self.waiting
 
     @property
+    def unused(self) -> float:
+        """What is missing to the minimum charge; the bill of a single hour has none."""
+        return max(0.0, MINIMUM_BILLED_S / SECONDS_PER_HOUR - self.total)
+
+    @property
+    def worst_unused(self) -> float:
+        return max(0.0, MINIMUM_BILLED_S / SECONDS_PER_HOUR - self.worst_total)
+
+    @property
     def total(self) -> float:
         return self.training + self.saving + self.lost + self.startup + self.teardown
 
@@ -356,15 +368,17 @@ def _instance_lines(layout: Layout, paid: Hours, error_p90: float) -> list[CostL
             (CostKind.STARTUP, ", start-up", paid.startup, paid.startup),
             (CostKind.TEARDOWN, ", teardown", paid.teardown, paid.teardown),
             (CostKind.RECOVERY, reserve, paid.lost, paid.worst_lost),
+            (CostKind.TEARDOWN, UNUSED, paid.unused, paid.worst_unused),
         ):
-            if worst_spent <= 0.0:
+            if max(spent, worst_spent) <= 0.0:
                 continue
             lines.append(
                 CostLine(
                     kind=kind,
                     what=f"{count} x {part}{meanwhile}",
                     quantity=count * spent,
-                    unit="hour",
+                    # The cost of hours grows with the duration, that of unused ones does not.
+                    unit="unused hour" if meanwhile == UNUSED else "hour",
                     usd_per_unit=offer.usd_per_hour,
                     usd=count * spent * offer.usd_per_hour,
                     worst_usd=count * worst_spent * worst,

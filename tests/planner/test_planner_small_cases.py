@@ -150,7 +150,7 @@ def figures_of(
     return {
         Figure.ITERATION_S: seconds,
         Figure.DURATION_S: duration,
-        Figure.TOTAL_USD: duration * rate / 3600 + egress * (STEPS + before.iterations) + saved_usd,
+        Figure.TOTAL_USD: max(duration, 60.0) * rate / 3600 + egress * (STEPS + before.iterations) + saved_usd,
         Figure.USD_PER_ITERATION: seconds * rate / 3600 + egress,
         Figure.USD_PER_HOUR: rate + egress * 3600 / seconds,
         Figure.NODES: float(offers.total()),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.model.offer import MINIMUM_BILLED_S
 from sailor_cloud.planner.space.goals import Figure
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import preemptions_per_hour, startup_s, teardown_s
@@ -83,7 +84,9 @@ class Bill:
             iterations = self.steps * (1.0 + self.lost + saving) + self.start_iterations
             paid = iterations * iteration_s + self.fixed_s
             duration = paid + self.wait_s
-            total = paid * per_s + egress_usd * (self.steps + self.start_iterations)
+            # On a cloud, start-up and teardown alone last longer than the minimum charge.
+            billed = paid if self.fixed_s >= MINIMUM_BILLED_S else np.maximum(paid, MINIMUM_BILLED_S)
+            total = billed * per_s + egress_usd * (self.steps + self.start_iterations)
             if self.committed_usd:
                 total = total + np.maximum(
                     0.0, self.committed_usd - paid * self.committed_usd_per_hour / SECONDS_PER_HOUR
