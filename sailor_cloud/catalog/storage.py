@@ -119,7 +119,8 @@ def _quotas(root: Path | None, pricing: Path | None) -> tuple[QuotaLimit, ...]:
     path = account_quotas.own_file() if pricing is None else pricing / account_quotas.FILE_NAME
     if not path.is_file():
         return ()
-    return account_quotas.limits(account_quotas.read(path), load_rules(root))
+    held, rules = account_quotas.read(path), load_rules(root)
+    return account_quotas.limits(held if pricing is not None else account_quotas.known(held, rules), rules)
 
 
 def _existing(folder: Path) -> Path:

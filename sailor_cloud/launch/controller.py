@@ -181,6 +181,8 @@ class Controller:
             context.journal.append(
                 Event.GENERATION_ENDED, generation=generation.number, step=result.step, end=result.end.value
             )
+            if result.end is not End.FAILED:
+                self._suspect = None
             match result.end:
                 case End.FINISHED:
                     await self._fetch_logs()
@@ -216,6 +218,8 @@ class Controller:
         nodes.report_lost_nodes(context, lost, why)
         if self._recoveries > context.options.most_recoveries:
             raise LaunchError(f"nodes were lost {self._recoveries} times; {why}")
+        for name in lost:
+            context.fleet.lose(name)
         await nodes.disconnect(context, lost)
         document = await fallback.next_plan(context, context.document, without=lost)
         await fallback.obtain_nodes(context, document)
@@ -229,7 +233,7 @@ class Controller:
         context = self.context
         await self._fetch_logs()
         before, self._suspect = self._suspect, result.suspect
-        if self._suspect is not None and self._suspect == before:
+        if not result.final and self._suspect is not None and self._suspect == before:
             await self._recover((before,), f"node {before} may have a broken device: {result.why}")
             return
         self._retries += 1
@@ -259,7 +263,8 @@ class Controller:
                 f"failed twice in a row within {SOON_S:.0f} s of its start, not restarted: {result.why}\n{logs}"
             )
         (errors, step, kept), self._last_failure = self._last_failure, (result.errors, result.step, saved)
-        if result.errors and result.errors == errors and result.step <= step and saved <= kept:
+        same = result.errors and result.errors == errors and _PORT_TAKEN not in result.why
+        if same and result.step <= step and saved <= kept:
             raise LaunchError(
                 f"failed twice in a row with the same error and got no further, not restarted: {result.why}\n{logs}"
             )

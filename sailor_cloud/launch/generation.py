@@ -34,6 +34,7 @@ _LOST_NEIGHBOUR = ("Connection closed by peer", "Connection reset by peer", "rem
 _MAYBE_DEVICE = (
     "CUDA error: unspecified launch failure",
     "CUDA error: unknown error",
+    "CUDA error: hardware stack error",
     "CUDA-capable device(s) is/are busy or unavailable",
     "no CUDA-capable device is detected",
 )
@@ -134,6 +135,8 @@ class Generation:
                 return self._result(End.STOPPED)
             if self.handover.is_set():
                 await self._stop_ranks()
+                if self.monitor.faulty and not self._finished():
+                    return self._without_faulty()
                 return self._result(End.FINISHED if self._finished() else End.HANDED_OVER)
             lost = await self._lost_nodes()
             if lost:

@@ -97,4 +97,14 @@ def test_only_active_ports_are_fabrics(tmp_path: Path) -> None:
         (port / "link_layer").write_text("InfiniBand\n")
         (port / "gids" / "0").write_text("fe80:0000:0000:0000:0002:c903:0010:abcd\n")
     assert fabrics(tmp_path) == {"InfiniBand fe80:0000:0000:0000"}
+
+
+def test_ports_without_a_subnet_share_none(tmp_path: Path) -> None:
+    for name in ("mlx5_0", "mlx5_1"):
+        port = tmp_path / name / "ports" / "1"
+        (port / "gids").mkdir(parents=True)
+        (port / "state").write_text("4: ACTIVE\n")
+        (port / "link_layer").write_text("InfiniBand\n")
+        (port / "gids" / "0").write_text("0000:0000:0000:0000:0000:0000:0000:0000\n")
+    assert len(fabrics(tmp_path)) == 2
     assert fabrics(tmp_path / "none") == set()

@@ -11,7 +11,6 @@ KERNEL_LOG = Path("/dev/kmsg")
 _MESSAGES = (
     "uncorrectable ECC error encountered",
     "uncorrectable NVLink error detected",
-    "hardware stack error",
     "GPU is lost",
 )
 # Memory (48, 64, 95, 140), controllers (62, 119, 120), NVLink (74), bus (79): "XID Errors", NVIDIA, 2026-11.

@@ -77,7 +77,10 @@ def fabrics(folder: Path = _FABRICS) -> set[str]:
     found = set()
     for port in sorted(folder.glob("*/ports/*")):
         if "ACTIVE" in _text(port / "state"):
-            found.add(f"{_text(port / 'link_layer')} {_text(port / 'gids' / '0')[:_SUBNET]}")
+            subnet = _text(port / "gids" / "0")[:_SUBNET]
+            # A port whose network is unknown is on none that others share.
+            known = subnet if subnet.strip("0:") else f"of {port} on {socket.gethostname()}"
+            found.add(f"{_text(port / 'link_layer')} {known}")
     return found
 
 

@@ -39,6 +39,8 @@ from sailor_runtime.training.preflight import preflight
 
 # The step of a generation that is written as a trace: earlier ones are slower, since memory is still being mapped.
 _TRACED = 3
+# How often a rank that waits for a save reports that it does.
+_REPORTED_S = 1.0
 
 
 def check(spec: RunSpec) -> None:
@@ -270,7 +272,9 @@ class _Rank:
             if step.flags[0] > 0 and not stopped and engine.next_step < self._spec.training.steps:
                 self._saver.begin(engine)
                 if self._checkpoints.holds_training:
-                    self._progress("checkpoint")
+                    while self._checkpoints.running:
+                        self._progress("checkpoint")
+                        time.sleep(_REPORTED_S)
                     self._saver.wait()
                     self._progress("train")
             self._saver.poll()

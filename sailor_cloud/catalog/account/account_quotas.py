@@ -84,6 +84,12 @@ def store_limits(statuses: Iterable[QuotaStatus], *, cloud: Cloud, read_on: date
     return path
 
 
+def known(held: Iterable[KnownQuota], rules: Iterable[QuotaRule]) -> tuple[KnownQuota, ...]:
+    """Return the quotas that have a rule; another version of this program may have kept others."""
+    names = {(rule.provider, rule.quota) for rule in rules}
+    return tuple(row for row in held if (row.provider, row.quota) in names)
+
+
 def limits(held: Iterable[KnownQuota], rules: Iterable[QuotaRule]) -> tuple[QuotaLimit, ...]:
     """Return the limits of an account's quotas; `rules` say which quota applies to which purchase.
 

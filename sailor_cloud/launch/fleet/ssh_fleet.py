@@ -142,6 +142,9 @@ class SshFleet:
                 journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
                 ledger.close_item(ledger_key(node), at=self.clock.now())
 
+    def lose(self, node: str) -> None:
+        pass
+
     async def destroy(
         self, on_progress: Listener, before_data: Callable[[], None] | None = None
     ) -> teardown.TeardownResult:

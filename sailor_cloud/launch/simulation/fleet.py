@@ -177,6 +177,9 @@ class SimulatedFleet:
                 journal.append(Event.GONE, resource=NODE, key=name, confirmed_by="simulation")
                 ledger.close_item(ledger_key(name), at=self.world.clock.now())
 
+    def lose(self, node: str) -> None:
+        pass
+
     async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> TeardownResult:
         world = self.world
         journal = Journal.of(self.folder, world.clock, or_keep=True)

@@ -84,7 +84,7 @@ class Bill:
             iterations = self.steps * (1.0 + self.lost + saving) + self.start_iterations
             paid = iterations * iteration_s + self.fixed_s
             duration = paid + self.wait_s
-            # On a cloud, start-up and teardown alone last longer than the minimum charge.
+            # Start-up and teardown alone last longer than the minimum charge, but for local nodes.
             billed = paid if self.fixed_s >= MINIMUM_BILLED_S else np.maximum(paid, MINIMUM_BILLED_S)
             total = billed * per_s + egress_usd * (self.steps + self.start_iterations)
             if self.committed_usd:

@@ -156,8 +156,8 @@ resource "google_compute_instance" "node" {
 
   lifecycle {
     # A VM that runs can't change its placement. A2 Ultra, A3 and A4 bring local SSDs that nobody asked for; a plan that
-    # would take them away would replace the VM.
-    ignore_changes = [resource_policies, scratch_disk]
+    # would take them away would replace the VM. So would another image, which a newer version may choose.
+    ignore_changes = [resource_policies, scratch_disk, boot_disk[0].initialize_params[0].image]
 
     precondition {
       condition     = timecmp(var.expires_at, timeadd(plantimestamp(), "2880h")) <= 0

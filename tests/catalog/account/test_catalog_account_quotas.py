@@ -150,3 +150,14 @@ def test_the_command_keeps_what_it_read_and_forgets_it_again(own_home: Path, mon
     assert (limit.quota, limit.remaining) == ("NVIDIA_A100_GPUS", 12.0)
     assert CliRunner().invoke(quota, ["--forget"]).exit_code == 0
     assert load().quotas(Cloud()) == ()
+
+
+def test_a_kept_quota_that_this_version_does_not_know_limits_nothing_and_stops_nothing(own_home: Path) -> None:
+    own = account_quotas.own_file()
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_text(
+        f"{HEADER}gcp,,us-central1,NVIDIA_H100_GPUS,8,0,2026-11-01\ngcp,,us-central1,NVIDIA_A100_GPUS,8,0,2026-11-01\n"
+    )
+    kept = account_quotas.known(account_quotas.read(own), load_rules())
+    assert [row.quota for row in kept] == ["NVIDIA_A100_GPUS"]
+    load()

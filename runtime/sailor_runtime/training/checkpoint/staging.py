@@ -60,10 +60,9 @@ def _memory(value: Tensor) -> Tensor:
     """Return memory for a copy, pinned for a tensor of a CUDA device.
 
     torch's own pinned memory is rounded up to a power of two, so ordinary memory is pinned afterwards. It stays so
-    until the process ends.
+    until the process ends. Where the system allows no more of it, copies take longer.
     """
     made = torch.empty(value.shape, dtype=value.dtype, device="cpu")
     if value.is_cuda and made.nbytes:
-        cudart = torch.cuda.cudart()
-        torch.cuda.check_error(cudart.cudaHostRegister(made.data_ptr(), made.nbytes, 0))
+        torch.cuda.cudart().cudaHostRegister(made.data_ptr(), made.nbytes, 0)
     return made
