@@ -53,6 +53,39 @@ def test_a_command_that_fails_within_a_minute_has_two_attempts() -> None:
     assert "twice in a row" in message
 
 
+@pytest.mark.parametrize(("final", "recovered"), [(False, ["n0"]), (True, [])])
+def test_a_node_with_two_doubtful_errors_is_replaced_unless_the_failure_is_final(
+    final: bool, recovered: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context: Any = SimpleNamespace(
+        saved_step=0,
+        runs_command=True,
+        folder=SimpleNamespace(logs_dir=Path("logs")),
+        options=SimpleNamespace(most_retries=3),
+        observer=SimpleNamespace(note=lambda text: None),
+    )
+    controller, lost = Controller(context), []
+
+    async def recover(self: Controller, names: tuple[str, ...], why: str) -> None:
+        lost.extend(names)
+
+    async def fetch(self: Controller) -> None:
+        pass
+
+    monkeypatch.setattr(Controller, "_recover", recover)
+    monkeypatch.setattr(Controller, "_fetch_logs", fetch)
+    tail = "CUDA error: unspecified launch failure"
+    for last in (False, final):
+        failure = Failure(node="n0", rank=0, how="failed", tail=tail, final=last)
+        result = Result(end=End.FAILED, step=0, failures=(failure,), why="it failed")
+        if last:
+            with pytest.raises(LaunchError):
+                asyncio.run(controller._retry(result))
+        else:
+            asyncio.run(controller._retry(result))
+    assert lost == recovered
+
+
 IMPORT = """
   File "train.py", line 13, in <module>
 ImportError: cannot import name 'modle' from 'models'
