@@ -76,8 +76,8 @@ def test_a_node_with_two_doubtful_errors_is_replaced_unless_the_failure_is_final
     monkeypatch.setattr(Controller, "_fetch_logs", fetch)
     tail = "CUDA error: unspecified launch failure"
     for last in (False, final):
-        failure = Failure(node="n0", rank=0, how="failed", tail=tail, final=last)
-        result = Result(end=End.FAILED, step=0, failures=(failure,), why="it failed")
+        failure = Failure(node="n0", rank=0, how="failed", tail=tail)
+        result = Result(end=End.FAILED, step=0, failures=(failure,), why="it failed", final=last)
         if last:
             with pytest.raises(LaunchError):
                 asyncio.run(controller._retry(result))
