@@ -115,7 +115,7 @@ def offer_of(
         instance_type=instance_type,
         accelerator=accelerator,
         accelerator_count=_count("accelerator_count", count),
-        vcpus=_count("vcpus", vcpus),
+        vcpus=_count("vcpus", vcpus, least=0),
         memory_gib=_memory(memory_gib),
         market=Market(market),
         usd_per_hour=_price(provider, usd_per_hour),
@@ -137,17 +137,18 @@ def _price(provider: str, text: str) -> float:
     return usd
 
 
-def _count(column: str, text: str) -> int:
+def _count(column: str, text: str, *, least: int = 1) -> int:
+    """Return a count; vCPUs and memory are 0 where a table does not say them, as in Sailor's artifact."""
     number = int(text)
-    if not 1 <= number <= MOST:
-        raise ValueError(f"{column} must be an integer from 1 to {MOST}, got {text}")
+    if not least <= number <= MOST:
+        raise ValueError(f"{column} must be an integer from {least} to {MOST}, got {text}")
     return number
 
 
 def _memory(text: str) -> float:
     gib = float(text)
-    if not 0.0 < gib <= MOST:
-        raise ValueError(f"memory_gib must be a positive number up to {MOST}, got {text}")
+    if not 0.0 <= gib <= MOST:
+        raise ValueError(f"memory_gib must be a number from 0 to {MOST}, got {text}")
     return gib
 
 

@@ -57,9 +57,9 @@ def test_a_damaged_row_of_a_users_folder_is_reported_immediately(damaged, tmp_pa
     [
         ("accelerator_count", "-8", "accelerator_count must be an integer from 1"),
         ("accelerator_count", "0", "accelerator_count must be an integer from 1"),
-        ("vcpus", "0", "vcpus must be an integer from 1"),
-        ("memory_gib", "-680", "memory_gib must be a positive number"),
-        ("memory_gib", "nan", "memory_gib must be a positive number"),
+        ("vcpus", "-1", "vcpus must be an integer from 0"),
+        ("memory_gib", "-680", "memory_gib must be a number from 0"),
+        ("memory_gib", "nan", "memory_gib must be a number from 0"),
         ("usd_per_hour", "1e12", "more than 100,000, which no node costs"),
         ("as_of_to", "2020-01-01", "as_of_to 2020-01-01 is before as_of_from"),
     ],
