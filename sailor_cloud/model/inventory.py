@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date
 from itertools import combinations
 from typing import Annotated, Literal, Self
@@ -67,7 +66,6 @@ class NodeGroup(_Part):
     max_time: Duration | None = None
     node_selector: dict[str, str] = {}
     resource: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+(/[A-Za-z0-9._-]+)?$")
-
     tolerations: tuple[Toleration, ...] = ()
 
     @property
@@ -139,15 +137,6 @@ class Inventory(_Part):
         seen = [frozenset(link.between) for link in self.links]
         if twice := next((pair for pair in seen if seen.count(pair) > 1), None):
             raise ValueError(f"links has two links between {' and '.join(sorted(twice))}")
-        return self
-
-    @model_validator(mode="after")
-    def _image_of_pyxis(self) -> Self:
-        registry, slash, rest = (self.runtime.image or "").partition("/")
-        if self.scheduler == "slurm" and slash and re.search(r"[.:]", registry.strip(".")) and "#" not in registry:
-            raise ValueError(
-                f"runtime.image is {self.runtime.image}, which Pyxis looks for on Docker Hub; write {registry}#{rest}"
-            )
         return self
 
     def instance_type(self, group: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
@@ -65,6 +66,14 @@ class GroupLinks:
 # torch, which has no kernels for Blackwell (architecture lists of the pytorch 2.7.0 packages: cuda12.6 ends at sm_90,
 # cuda12.8 begins at sm_75; 2025-04).
 TURING, BLACKWELL = 7.5, 10.0
+
+
+def of_different_builds(capabilities: Mapping[str, float | None]) -> tuple[frozenset[str], frozenset[str]] | None:
+    """Return the names that need the old build of torch, and those that it does not run; None unless there are both."""
+    known = {name: capability for name, capability in capabilities.items() if capability is not None}
+    old = frozenset(name for name, capability in known.items() if capability < TURING)
+    new = frozenset(name for name, capability in known.items() if capability >= BLACKWELL)
+    return (old, new) if old and new else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,7 +132,6 @@ def test_an_inventory_is_the_same_after_it_was_written(tmp_path: Path) -> None:
         ("checkpoints: /shared", "checkpoints: shared", "that begins with /, gs:// or s3://"),
         ("as_of: 2026-11-24", "colour: red", "is not a field here"),
         ("  a100: {", "  A 100: {", "groups.A 100: is 'A 100' (lower-case letters, digits and hyphens"),
-        ("[cuda/12.6]", "[], image: 'ghcr.io/me/a:1'", "looks for on Docker Hub; write ghcr.io#me/a:1"),
         ("[cuda/12.6]", "[], mounts: [data]", "runtime.mounts[0]: is 'data' (an absolute path without spaces)"),
         ("[cuda/12.6]", "[cuda 12]", "runtime.modules[0]: is 'cuda 12' (names of modules without spaces"),
         ("account: physics", "namespace: A_b", "namespace: is 'A_b' (lower-case letters, digits and hyphens)"),

@@ -29,8 +29,6 @@ from sailor_cloud.model.provider import CLUSTERS, ENTRY_POINTS, Provider, names,
 PACKAGE = Path(__file__).parents[2] / "sailor_cloud"
 # Words that are no provider.
 WORDS = {
-    # The form of container images is one of the inventory file, which names its scheduler.
-    "model/inventory.py": {"slurm"},
     "cli/inputs/interchange.py": {"slurm"},  # a format
     "model/offer.py": {"local"},  # the vendor of processors that stand in for GPUs
     "interchange/sailor_tree.py": {"gcp"},  # a folder of the artifact

@@ -115,17 +115,28 @@ def test_a_batch_script_loads_modules_that_read_unset_variables(tmp_path: Path) 
 def test_a_container_on_slurm_sees_the_folders_and_files_of_its_job(tmp_path: Path) -> None:
     document = on_slurm(tmp_path)
     data = document.job.data.model_copy(update={"source": "/datasets/corpus"})
-    saved = document.job.checkpoint.model_copy(update={"to": "/scratch/me"})
+    saved = document.job.checkpoint.model_copy(update={"to": "/fast/checkpoints"})
     changed = replace(document, job=document.job.model_copy(update={"data": data, "checkpoint": saved}))
     job = exported_job(changed)
     assert "--container" not in batch_script(job)
     runtime = job.inventory.runtime.model_copy(update={"image": "ghcr.io#me/sailor:1", "mounts": ("/opt/site",)})
     script = batch_script(replace(job, inventory=job.inventory.model_copy(update={"runtime": runtime})))
-    paths = ("/datasets/corpus", "/opt/site", "/scratch/me", "/shared/checkpoints/small.nodes")
+    paths = ("/datasets/corpus", "/fast/checkpoints", "/opt/site", "/shared/checkpoints/small.nodes")
     mounts = ",".join(f"{path}:{path}" for path in paths)
     steps = [line for line in script.splitlines() if line.startswith("srun")]
     assert all(f"--container-image=ghcr.io#me/sailor:1 --container-mounts={mounts} " in step for step in steps)
-    assert script.index("mkdir -p /scratch/me\n") < script.index("srun")
+    assert script.index("mkdir -p /fast/checkpoints\n") < script.index("srun")
+
+
+def test_an_image_that_pyxis_would_not_find_is_refused_before_submission(tmp_path: Path) -> None:
+    job = exported_job(on_slurm(tmp_path))
+    runtime = job.inventory.runtime.model_copy(update={"image": "ghcr.io/me/sailor:1"})
+    wrong = replace(job, inventory=job.inventory.model_copy(update={"runtime": runtime}))
+    scheduler = providers.of(job.inventory.scheduler).scheduler
+    assert scheduler is not None
+    for refused in (lambda: scheduler.text(wrong), lambda: scheduler.check(wrong.inventory)):
+        with pytest.raises(RequestError, match=r"write ghcr\.io#me/sailor:1"):
+            refused()
 
 
 def test_export_and_dry_run_show_what_the_scheduler_takes(tmp_path: Path) -> None:

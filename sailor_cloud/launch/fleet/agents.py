@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sailor_cloud import catalog
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.fleet.bundle import Bundle
 from sailor_cloud.launch.fleet.code import Code
 from sailor_cloud.launch.fleet.fleet import Health, UnreachableError
 from sailor_cloud.launch.fleet.packages import prepared_python
-from sailor_cloud.launch.fleet.software import Software, driver_for
+from sailor_cloud.launch.fleet.software import Software
 from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.launch.telemetry.events import AgentEvent, parse_line
 from sailor_cloud.provision import providers
@@ -68,6 +67,8 @@ class AgentLink:
     connection: NodeConnection
     bundle: Bundle
     software: Software = field(default_factory=Software)
+    # The branch of NVIDIA's driver that the node's image may lack.
+    driver: str | None = None
     offset: int = 0
     _sent: int = 0
     _torn: bytes = field(default=b"")
@@ -92,8 +93,7 @@ class AgentLink:
         """Return the interpreter that has torch; on a cloud, install it first if necessary."""
         if on_this_machine(self.node.provider):
             return self.python
-        driver = driver_for(catalog.load().accelerator(self.node.accelerator).compute_capability)
-        return await prepared_python(self.connection, self.software, node=self.node.id, driver=driver)
+        return await prepared_python(self.connection, self.software, node=self.node.id, driver=self.driver)
 
     async def _ship(self) -> None:
         """Copy the runtime to the node, unless the node has the same content already."""

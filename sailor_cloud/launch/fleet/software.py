@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.offer import BLACKWELL, TURING
+from sailor_cloud.model.offer import TURING, of_different_builds
 
 # The versions with which the runtime was tested; a test compares them with pyproject.toml and constraints.txt.
 TORCH = "2.13.0"
@@ -99,11 +99,10 @@ def job_of_one_build(document: PlanDocument, prices: Catalog) -> Job:
     """
     job, plan = document.job, document.plan
     names = {name for entry in job.resources for name in entry.accelerators}
-    capability = {name: prices.accelerator(name).compute_capability for name in names}
-    old = {name for name, value in capability.items() if value is not None and value < TURING}
-    new = {name for name, value in capability.items() if value is not None and value >= BLACKWELL}
-    if job.run is not None or plan is None or not old or not new:
+    apart = of_different_builds({name: prices.accelerator(name).compute_capability for name in names})
+    if job.run is not None or plan is None or apart is None:
         return job
+    old, new = apart
     offers = document.inputs.offers_by_id()
     other = old if {offers[node.offer].accelerator for node in plan.nodes} & new else new
     entries = (

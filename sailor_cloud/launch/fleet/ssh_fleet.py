@@ -14,7 +14,7 @@ from sailor_cloud.launch.fleet.agents import AgentLink
 from sailor_cloud.launch.fleet.bundle import Bundle, pack_runtime
 from sailor_cloud.launch.fleet.fleet import Link
 from sailor_cloud.launch.fleet.overlay import Overlay
-from sailor_cloud.launch.fleet.software import Software, job_of_one_build, software_for
+from sailor_cloud.launch.fleet.software import Software, driver_for, job_of_one_build, software_for
 from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision import provisioner
@@ -43,6 +43,7 @@ class SshFleet:
     options: LaunchOptions = field(default_factory=LaunchOptions)
     _bundle: Bundle | None = None
     _software: Software | None = None
+    _drivers: dict[str, str | None] = field(default_factory=dict)
     _overlay: Overlay = field(default_factory=Overlay)
 
     @property
@@ -58,7 +59,9 @@ class SshFleet:
             prices = catalog.load()
             job = job_of_one_build(self.folder.read_document(), prices)
             names = {name for entry in job.resources for name in entry.accelerators}
-            self._software = software_for(prices.accelerator(name).compute_capability for name in sorted(names))
+            capabilities = {name: prices.accelerator(name).compute_capability for name in sorted(names)}
+            self._software = software_for(capabilities.values())
+            self._drivers = {name: driver_for(capability) for name, capability in capabilities.items()}
         return self._software
 
     async def secure(
@@ -106,7 +109,9 @@ class SshFleet:
                 patience_s = self.options.boot_timeout_s
             async with gate:
                 await connection.open(patience_s)
-            link = AgentLink(connection=connection, bundle=self.bundle, software=self.software)
+            software = self.software
+            driver = self._drivers.get(node.accelerator)
+            link = AgentLink(connection=connection, bundle=self.bundle, software=software, driver=driver)
             link.keep_alive()
             return link
 

@@ -32,10 +32,7 @@ class _Stage(NamedTuple):
 
 
 def fitting(space: Space, target: Target) -> list[Draft]:
-    """Return single pipelines with microbatches of one sample, in each zone and over all, with the fewest nodes first.
-
-    A zone, or an order of accelerators, may have none.
-    """
+    """Return single pipelines with microbatches of one sample, in each zone and over all, as far as they fit."""
     found: dict[tuple[object, ...], Draft] = {}
     for part in () if space.even_layers else apportioned(space):
         assessor = Assessor(part, target)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from enum import StrEnum
 from itertools import product
 
-from sailor_cloud.model.offer import BLACKWELL, TURING
+from sailor_cloud.model.offer import of_different_builds
 from sailor_cloud.planner.space.candidates import Pool
 from sailor_cloud.planner.space.space import Space
 
@@ -112,8 +112,5 @@ def part_of(
 
 def _buildable(pools: tuple[Pool, ...]) -> list[frozenset[str]]:
     capability = {pool.accelerator.name: pool.accelerator.compute_capability for pool in pools}
-    old = {name for name, value in capability.items() if value is not None and value < TURING}
-    new = {name for name, value in capability.items() if value is not None and value >= BLACKWELL}
-    if old and new:
-        return [frozenset(set(capability) - old), frozenset(set(capability) - new)]
-    return [frozenset(capability)]
+    apart = of_different_builds(capability)
+    return [frozenset(capability)] if apart is None else [frozenset(capability) - names for names in apart]

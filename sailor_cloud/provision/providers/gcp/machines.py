@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sailor_cloud import catalog
 from sailor_cloud.model.offer import BLACKWELL, TURING
 
@@ -27,11 +29,15 @@ BLACKWELL_IMAGE = (
 )
 
 
-def image_for(chosen: str | None, accelerator: str) -> str:
-    """Return the image of nodes with an accelerator; an image of AWS in the job is meant for other nodes."""
+def images_for(chosen: str | None, accelerators: Collection[str]) -> dict[str, str]:
+    """Return the image of nodes by their accelerator; an image of AWS in the job is meant for other nodes."""
     if chosen is not None and not chosen.startswith(("ami-", "/")):
-        return chosen
-    capability = catalog.load().accelerator(accelerator).compute_capability
+        return dict.fromkeys(accelerators, chosen)
+    known = catalog.load()
+    return {name: _image_of(known.accelerator(name).compute_capability) for name in accelerators}
+
+
+def _image_of(capability: float | None) -> str:
     if capability is None or TURING <= capability < BLACKWELL:
         return DEFAULT_GCP_IMAGE
     return IMAGE_WITHOUT_DRIVER if capability < TURING else BLACKWELL_IMAGE

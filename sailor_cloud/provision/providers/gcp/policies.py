@@ -15,7 +15,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.provision.providers.gcp.data_sweep import GoogleApi, api_errors, google_api
 from sailor_cloud.provision.providers.gcp.errors import ERRORS
-from sailor_cloud.provision.providers.gcp.machines import image_for
+from sailor_cloud.provision.providers.gcp.machines import images_for
 from sailor_cloud.provision.rendering.root import PlacedNode
 
 _LOG = logging.getLogger(__name__)
@@ -33,7 +33,8 @@ def refusals(document: PlanDocument, nodes: Sequence[PlacedNode]) -> list[Proble
     if account is None or (compute.startswith("http://") and _API[0] not in os.environ):
         # Compute Engine is a stand-in here, without policies.
         return []
-    images = sorted({image_for(document.job.cloud.image, placed.offer.accelerator) for placed in nodes})
+    used = images_for(document.job.cloud.image, {placed.offer.accelerator for placed in nodes})
+    images = sorted(set(used.values()))
     regions = sorted({placed.offer.region for placed in nodes})
     forbidden = []
     try:

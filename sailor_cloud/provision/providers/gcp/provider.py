@@ -17,7 +17,7 @@ from sailor_cloud.provision.providers.gcp import access, account, preview
 from sailor_cloud.provision.providers.gcp.adopt import GcpAdoptable
 from sailor_cloud.provision.providers.gcp.data_sweep import BUCKET, GCP_DATA_KINDS, remove_gcp_data, sweep_gcp_data
 from sailor_cloud.provision.providers.gcp.errors import ERRORS
-from sailor_cloud.provision.providers.gcp.machines import ATTACHABLE, image_for, is_attached
+from sailor_cloud.provision.providers.gcp.machines import ATTACHABLE, images_for, is_attached
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER, remove_gcp_members, sweep_gcp_members
 from sailor_cloud.provision.providers.gcp.policies import refusals
 from sailor_cloud.provision.providers.gcp.quota import quota_numbers, shortfalls
@@ -87,7 +87,7 @@ class Gcp(MachineProvider):
         return [*refusals(document, nodes), *shortfalls(document, nodes)]
 
     def cluster(self, run: RunValues, region: str, nodes: Sequence[PlacedNode], cidr: str) -> Variables:
-        chosen = run.document.job.cloud.image
+        images = images_for(run.document.job.cloud.image, {placed.offer.accelerator for placed in nodes})
 
         def machine(offer: Offer) -> Variables:
             attached = is_attached(offer.instance_type)
@@ -100,7 +100,7 @@ class Gcp(MachineProvider):
                 "compact": free and known is not None and known.compact and run.may_have_neighbours(offer),
                 "boot_disk": "pd-balanced" if known is None else known.boot_disk,
                 "efa_cards": [],
-                "image": image_for(chosen, offer.accelerator),
+                "image": images[offer.accelerator],
             }
 
         account = f"{resource_name(run.folder.run_id, 'node')}@{_project(run)}.iam.gserviceaccount.com"

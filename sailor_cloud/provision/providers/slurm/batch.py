@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 
 from sailor_cloud.errors import RequestError
@@ -85,6 +86,15 @@ def _minutes(job: ClusterJob) -> int:
     groups = (job.inventory.groups[group.name] for group in job.groups)
     limits = [math.floor(group.max_time / 60) for group in groups if group.max_time is not None]
     return max(1, min([math.ceil(job.seconds / 60), *limits]))
+
+
+def check_image(image: str | None) -> None:
+    """Raise RequestError for an image whose registry Pyxis would not recognize: it takes REGISTRY#IMAGE."""
+    registry, slash, rest = (image or "").partition("/")
+    if slash and re.search(r"[.:]", registry.strip(".")) and "#" not in registry:
+        raise RequestError(
+            f"the inventory's runtime.image is {image}, which Pyxis looks for on Docker Hub; write {registry}#{rest}"
+        )
 
 
 def _mounts(job: ClusterJob) -> list[str]:

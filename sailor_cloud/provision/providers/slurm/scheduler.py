@@ -12,7 +12,7 @@ from sailor_cloud.durable import write_atomically
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.provision.jobs import ClusterJob, ImportedCluster, JobPhase, JobState
-from sailor_cloud.provision.providers.slurm.batch import batch_script, check_groups
+from sailor_cloud.provision.providers.slurm.batch import batch_script, check_groups, check_image
 from sailor_cloud.provision.providers.slurm.commands import (
     cancel,
     cluster_name,
@@ -59,12 +59,14 @@ class Slurm:
 
     def text(self, job: ClusterJob) -> str:
         check_groups(job)
+        check_image(job.inventory.runtime.image)
         return batch_script(job)
 
     def identity(self) -> str:
         return cluster_name()
 
     def check(self, inventory: Inventory) -> None:
+        check_image(inventory.runtime.image)
         missing = [name for name in ("sbatch", "squeue", "scancel", "scontrol", "sinfo") if shutil.which(name) is None]
         if missing:
             raise ProvisionError(
