@@ -148,7 +148,7 @@ def test_an_unknown_host_at_a_node_s_address_gets_nothing(run: QuickRun, cloud: 
 
     def tamper(kind: str, name: str) -> None:
         if kind in ("google_compute_instance", "aws_instance"):
-            cloud.cloud.update(kind, name, {"host_public_key": other})
+            cloud.cloud.update(kind, name, {**cloud.cloud.resources[kind, name], "host_public_key": other})
 
     cloud.on_create(tamper)
     run.start(cloud_plan(cloud, steps=STEPS), options=OPTIONS)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from factories.brute_force import figures
 from factories.planning import make_space, plan, tiny_job
-from sailor_cloud.model.offer import Provider
+from sailor_cloud.model.offer import MINIMUM_BILLED_S, Provider
 from sailor_cloud.planner.enumeration.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.space.goals import target_of
 from sailor_cloud.simulator import startup_s, teardown_s
@@ -42,7 +42,7 @@ def test_the_search_equals_brute_force(blocks, batch, zones, fast, slow, max_nod
         {
             "maximize-throughput": seconds,
             "minimize-time": 10 * seconds + FIXED_S,
-            "minimize-cost": rate * (10 * seconds + FIXED_S) / 3600 + 10 * egress,
+            "minimize-cost": rate * max(10 * seconds + FIXED_S, MINIMUM_BILLED_S) / 3600 + 10 * egress,
         }[goal]
         for seconds, rate, egress in figures(space.scenario)
         if rate + egress * 3600 / seconds <= at_most * (1 + 1e-9)

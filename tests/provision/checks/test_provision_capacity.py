@@ -192,9 +192,10 @@ def test_a_new_plan_uses_no_more_than_was_bought_and_nothing_that_was_given_back
     journal = journaled(run, BLOCK, three, gone)
     root = root_of(run.folder, Provider("aws"), REGION, stack="aws-capacity")
     close_cancelled(journal, Ledger.of(run.folder, CLOCK), root, at=NOW, but=["odcr"])
-    job = bought_document().job
-    job = job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": (BLOCK, three, gone, never)})})
-    context = SimpleNamespace(job_document=SimpleNamespace(job=job), folder=run.folder)
+    document = bought_document()
+    cloud = document.job.cloud.model_copy(update={"capacity": (BLOCK, three, gone, never)})
+    document = replace(document, job=document.job.model_copy(update={"cloud": cloud}))
+    context = SimpleNamespace(job_document=document, folder=run.folder)
     kept = current_job(cast("RunContext", context)).cloud.reserved
     assert [(one.name, one.nodes, one.usd) for one in kept] == [("cb1", 2, 0.0), ("odcr", 2, None)]
     # The plan's file is read back when the run is resumed.
