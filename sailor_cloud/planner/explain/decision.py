@@ -502,7 +502,8 @@ class Deciding:
 def _deduplicated(drafts: Sequence[Draft]) -> list[Draft]:
     """Return the first draft of each time and money, both rounded to one part in a thousand."""
     found: dict[tuple[float, ...], Draft] = {}
-    for draft, *place in zip(drafts, *(np.round(np.log(each) / _ALIKE) for each in figures(drafts)), strict=True):
+    rounded = (np.round(np.log(np.maximum(each, np.finfo(float).tiny)) / _ALIKE) for each in figures(drafts))
+    for draft, *place in zip(drafts, *rounded, strict=True):
         found.setdefault(tuple(place), draft)
     return list(found.values())
 
