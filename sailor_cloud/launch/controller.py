@@ -206,20 +206,20 @@ class Controller:
                     assert wanted is not None
                     await fallback.obtain_nodes(context, wanted)
                 case End.NODES_LOST:
-                    await self._recover(result.lost, result.why)
+                    await self._recover(result.lost, result.why, broken=not result.taken_back)
                 case End.FAILED:
                     await self._retry(result)
             generation = await self._started()
 
-    async def _recover(self, lost: tuple[str, ...], why: str) -> None:
-        """Continue without lost nodes, under a new plan or on new nodes."""
+    async def _recover(self, lost: tuple[str, ...], why: str, *, broken: bool = True) -> None:
+        """Continue without lost nodes, under a new plan or on new nodes; not on their machines if these are broken."""
         context = self.context
         self._recoveries += 1
         nodes.report_lost_nodes(context, lost, why)
         if self._recoveries > context.options.most_recoveries:
             raise LaunchError(f"nodes were lost {self._recoveries} times; {why}")
         for name in lost:
-            context.fleet.lose(name)
+            context.fleet.lose(name, broken=broken)
         await nodes.disconnect(context, lost)
         document = await fallback.next_plan(context, context.document, without=lost)
         await fallback.obtain_nodes(context, document)

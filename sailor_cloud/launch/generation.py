@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from sailor_cloud.clock import Clock
@@ -52,11 +52,15 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The end of a generation; `why` is for people. `final`: another attempt can't help."""
+    """The end of a generation; `why` is for people. `final`: another attempt can't help.
+
+    `taken_back`: the provider wanted the lost nodes back, so their machines are not broken.
+    """
 
     end: End
     step: int
     lost: tuple[str, ...] = ()
+    taken_back: bool = False
     failures: tuple[Failure, ...] = ()
     why: str = ""
     final: bool = False
@@ -127,7 +131,7 @@ class Generation:
             if self._runs_command and self._finished() and self._only_idle_left():
                 await self._stop_ranks()
             if len(self.monitor.stopped) == len(self.links) and self._all_stopped_cleanly():
-                if self._runs_command and self._asked_to_stop() and self._leaving():
+                if self._asked_to_stop() and self._leaving():
                     return await self._leave()
                 return self._result(End.STOPPED if self._asked_to_stop() else End.FINISHED)
             if self.stop.ending is not None:
@@ -214,7 +218,8 @@ class Generation:
         if self._finished():
             return self._result(End.FINISHED)
         leaving = self._leaving()
-        return self._result(End.NODES_LOST, lost=leaving, why=f"{_nodes(leaving)} being preempted by the provider")
+        why = f"the provider or scheduler takes back {_nodes(leaving)}"
+        return replace(self._result(End.NODES_LOST, lost=leaving, why=why), taken_back=True)
 
     def _without_faulty(self) -> Result:
         faulty = sorted(self.monitor.faulty.items())

@@ -198,7 +198,7 @@ def test_a_node_about_to_be_preempted_saves_a_checkpoint(run: QuickRun, monkeypa
     first = [event["step"] for event in steps_of(folder) if event["generation"] == 1]
     second = [event["step"] for event in steps_of(folder) if event["generation"] == 2]
     assert second[0] == first[-1] + 1, "nothing is done twice"
-    assert "being preempted by the provider" in run.notes.text
+    assert "the provider or scheduler takes back node n1" in run.notes.text
     assert_nothing_is_left(folder.path)
 
 

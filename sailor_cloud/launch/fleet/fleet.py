@@ -88,8 +88,8 @@ class Fleet(Protocol):
     async def retire(self, nodes: Sequence[str]) -> None:
         """Stop charging for nodes that no plan needs, once their end is confirmed."""
 
-    def lose(self, node: str) -> None:
-        """Count a node as lost; where machines are assigned, a later node is not put on its machine."""
+    def lose(self, node: str, *, broken: bool = True) -> None:
+        """Count a node as lost; where machines are assigned, a later node is not put on its machine if it is broken."""
 
     async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> TeardownResult:
         """Remove everything. `before_data` is called after the nodes are deleted and before storage is."""

@@ -336,13 +336,14 @@ class JobFleet:
         if current.state.cancelled or (current.state.missing and current.seen):
             raise LaunchError(f"job {current.id} was cancelled outside of this run: {current.state.why}")
 
-    def lose(self, node: str) -> None:
-        """Count a node as lost, and avoid its machine."""
+    def lose(self, node: str, *, broken: bool = True) -> None:
+        """Count a node as lost, and avoid its machine if that is broken."""
         current = self._current
         if node in self._lost or current is None:
             return
         self._lost.add(node)
-        if host := current.state.hosts.get(node):
+        host = current.state.hosts.get(node)
+        if host and broken:
             self._avoid.add(host)
 
     def is_lost(self, node: str) -> bool:

@@ -147,7 +147,7 @@ class SshFleet:
                 journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
                 ledger.close_item(ledger_key(node), at=self.clock.now())
 
-    def lose(self, node: str) -> None:
+    def lose(self, node: str, *, broken: bool = True) -> None:
         pass
 
     async def destroy(

@@ -177,7 +177,7 @@ class SimulatedFleet:
                 journal.append(Event.GONE, resource=NODE, key=name, confirmed_by="simulation")
                 ledger.close_item(ledger_key(name), at=self.world.clock.now())
 
-    def lose(self, node: str) -> None:
+    def lose(self, node: str, *, broken: bool = True) -> None:
         pass
 
     async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> TeardownResult:

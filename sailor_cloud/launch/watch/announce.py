@@ -57,7 +57,9 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
             context.observer.note(f"{event['reason']}; continuing from the newest undamaged checkpoint")
         case "preempt_notice":
             saving = "asking the command to end" if context.runs_command else "saving a checkpoint"
-            context.observer.note(f"the provider is about to preempt a node; {saving}")
+            on_cluster = context.document.job.cloud.cluster is not None
+            what = "the scheduler ends the job" if on_cluster else "the provider is about to preempt a node"
+            context.observer.note(f"{what}; {saving}")
         case "left_behind":
             context.observer.note(
                 f"the command left {event['processes']} processes running when it ended; they are ended"

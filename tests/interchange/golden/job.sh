@@ -3,6 +3,7 @@
 #SBATCH --comment="sailor-cloud-run=small sailor-cloud-owner=me@example.org sailor-cloud-node=n0,n1"
 #SBATCH --no-requeue
 #SBATCH --time=20
+#SBATCH --signal=TERM@120
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
@@ -16,6 +17,7 @@
 #SBATCH --comment="sailor-cloud-run=small sailor-cloud-owner=me@example.org sailor-cloud-node=n2"
 #SBATCH --no-requeue
 #SBATCH --time=20
+#SBATCH --signal=TERM@120
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive

@@ -21,6 +21,7 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.launch.down import take_down
 from sailor_cloud.launch.fleet.job_artefact import exported_job
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision.providers.slurm.batch import batch_script
 from sailor_cloud.run.folder import RunFolder
@@ -32,14 +33,17 @@ GROUPS = {"a100": (2, "a100", 1), "v100": (1, "v100", 1), "titan": (1, "", 0)}
 NODES = ["2 x lab-a100@a100", "1 x lab-v100@v100", "1 x lab-titan@titan"]
 
 
-def spread(tmp_path: Path) -> PlanDocument:
-    """A plan with a pipeline on each of four nodes, of three groups; ranks are processor threads."""
+def lab_job(tmp_path: Path) -> Job:
     inventory = tmp_path / "cluster.yaml"
     text = INVENTORY.replace("/shared/venv/bin/python, modules: [cuda/12.6]", sys.executable)
     text = text.replace("devices_per_node: 2", "devices_per_node: 1").replace("account: physics\n", "")
     inventory.write_text(text.replace("/shared/checkpoints", str(tmp_path / "checkpoints")))
-    job = with_inventory(parse_job(JOB), on="slurm", cluster=inventory)
-    return api.simulate_layout(job, layout="dp=4", nodes=NODES).document
+    return with_inventory(parse_job(JOB), on="slurm", cluster=inventory)
+
+
+def spread(tmp_path: Path) -> PlanDocument:
+    """A plan with a pipeline on each of four nodes, of three groups; ranks are processor threads."""
+    return api.simulate_layout(lab_job(tmp_path), layout="dp=4", nodes=NODES).document
 
 
 class Watcher(Notes):
@@ -104,6 +108,41 @@ def test_a_run_over_three_groups_loses_a_node_continues_and_ends(
     assert "--no-requeue" in exclude
     assert list((folder.logs_dir / "n0").glob("g1-rank0.log"))
     assert script.count("\n") <= 1
+
+
+@pytest.mark.slow
+def test_a_run_continues_in_a_new_job_when_the_time_limit_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without_slurm()
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SAILOR_CLOUD_ACCELERATORS", "cpu")
+    document = api.simulate_layout(lab_job(tmp_path), layout="dp=2", nodes=NODES[:1]).document
+    reached = threading.Event()
+    watcher = Watcher(5, reached)
+    with slurm_cluster(tmp_path / "slurm", {"a100": (2, "a100", 1)}) as cluster:
+
+        def end() -> None:
+            reached.wait(120)
+            # As --signal does before the limit, whose shortest is a minute.
+            cluster.run("scancel", "--signal=TERM", "1")
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        outcome = api.up(document, watcher)
+        ending.join()
+    [folder] = RunFolder.list()
+    entries = read(folder.journal_file)
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    ended = [entry.data for entry in entries if entry.event is Event.GENERATION_ENDED]
+    assert [one["end"] for one in ended] == ["nodes lost", "finished"]
+    saved = [entry.data["step"] for entry in entries if entry.event is Event.CHECKPOINT_SAVED]
+    assert ended[0]["step"] in saved, "the agents saved when the signal came"
+    assert "the scheduler ends the job; saving a checkpoint" in watcher.lines
+    jobs = [line for line in watcher.lines if line.startswith("submitted job")]
+    assert len(jobs) == 2
+    scripts = [(folder.path / "cluster" / f"job-g{number}.sh").read_text() for number in (1, 2)]
+    assert all("--signal=TERM@" in script and "--exclude" not in script for script in scripts)
 
 
 def test_slurm_takes_a_script_for_many_nodes_and_gives_it_whole_nodes_within_its_limits(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from sailor_cloud.provision.jobs import JOB_TOKEN, RENDEZVOUS_PORT, ClusterJob, 
 
 # The longest comment that sbatch accepts (Slurm 22.05, tried with longer ones).
 _MOST_COMMENT = 1024
+# How long before the time limit a job gets SIGTERM. At the limit itself only KillWait remains, by default 30 s.
+_NOTICE_S = 120
 
 
 def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None = None) -> str:
@@ -62,6 +64,8 @@ def _component(job: ClusterJob, group: JobGroup, output: str | None) -> str:
         f'--comment="{_comment(job, group)}"',
         "--no-requeue",
         f"--time={_minutes(job)}",
+        # To the agents, which save a checkpoint.
+        f"--signal=TERM@{min(_NOTICE_S, 15 * _minutes(job))}",
         f"--nodes={len(group.nodes)}",
         "--ntasks-per-node=1",
         "--exclusive",

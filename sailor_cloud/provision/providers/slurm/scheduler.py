@@ -25,6 +25,8 @@ from sailor_cloud.provision.providers.slurm.commands import (
 
 _QUEUED = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "RESV_DEL_HOLD"})
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
+# Slurm gave the nodes to another job, or the job has had them for as long as it may.
+_TAKEN_BACK = frozenset({"PREEMPTED", "REVOKED", "TIMEOUT"})
 # Reasons for which a job waits forever (squeue(1), "JOB REASON CODES").
 _HOPELESS = frozenset(
     {
@@ -115,7 +117,7 @@ class Slurm:
                 why=why,
                 hosts=hosts,
                 lost_nodes=lost,
-                preempted=any(state in ("PREEMPTED", "REVOKED") for state in states),
+                preempted=any(state in _TAKEN_BACK for state in states),
                 cancelled=set(states) == {"CANCELLED"} and not lost,
                 ending="COMPLETING" in states,
             )
