@@ -14,8 +14,8 @@ Received = list[tuple[str | None, dict[str, Any]]]
 
 
 @contextmanager
-def listener(*, refuse: int = 0) -> Iterator[tuple[str, Received]]:
-    """A webhook that refuses so many requests before it takes one, and what it has taken."""
+def listener(*, refuse: int = 0, redirect: str | None = None) -> Iterator[tuple[str, Received]]:
+    """A webhook that refuses so many requests before it takes one, or redirects all, and what it has taken."""
     got: Received = []
     left = refuse
 
@@ -24,9 +24,19 @@ def listener(*, refuse: int = 0) -> Iterator[tuple[str, Received]]:
             nonlocal left
             body = self.rfile.read(int(self.headers["Content-Length"]))
             refused, left = left > 0, left - 1
+            if redirect is not None:
+                self.send_response(302)
+                self.send_header("Location", redirect)
+                self.end_headers()
+                return
             if not refused:
                 got.append((self.headers.get("Authorization"), json.loads(body)))
             self.send_response(503 if refused else 200)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            got.append((self.headers.get("Authorization"), {}))
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None: ...

@@ -78,13 +78,21 @@ class Webhook:
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(self.url, data=body, headers=headers, method="POST")
+        opener = urllib.request.build_opener(_NoRedirect())
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                with urllib.request.urlopen(request, timeout=TIMEOUT_S):
+                with opener.open(request, timeout=TIMEOUT_S):
                     return
             except (urllib.error.URLError, OSError, ValueError) as error:
                 # The address may contain a secret, so it is not logged.
                 logger.warning("webhook, notice %s, attempt %d: %s", notice, attempt, type(error).__name__)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirects: the target would get the token, and a GET without the notice."""
+
+    def redirect_request(self, *details: Any, **more: Any) -> None:
+        return None
 
 
 def secret(name: str, environment: Mapping[str, str] | None = None) -> str | None:

@@ -17,6 +17,15 @@ def test_a_notice_reaches_the_webhook_with_the_token_also_at_a_later_attempt(ref
     assert got == [("Bearer t0ken", {"event": "preempted", "run": "r1", "text": "node n1 lost", "nodes": ["n1"]})]
 
 
+def test_a_redirect_gets_neither_the_token_nor_the_notice(caplog: pytest.LogCaptureFixture) -> None:
+    with listener() as (elsewhere, got), listener(redirect=elsewhere) as (url, _):
+        notifier = notifier_from({URL_VARIABLE: url, TOKEN_VARIABLE: "t0ken"})
+        notifier.notify(Notice.FAILED, run="r1", text="failed")
+        notifier.close()
+    assert got == []
+    assert "webhook, notice failed, attempt 3: HTTPError" in caplog.text
+
+
 def test_a_webhook_that_never_answers_breaks_nothing_and_its_address_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -34,7 +43,9 @@ def test_without_an_address_no_notice_is_sent() -> None:
 
 def test_slack_gets_a_text_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
-    monkeypatch.setattr("urllib.request.urlopen", lambda request, timeout: sent.append(request.data) or nullcontext())
+    monkeypatch.setattr(
+        "urllib.request.OpenerDirector.open", lambda self, request, timeout: sent.append(request.data) or nullcontext()
+    )
     notifier = notifier_from({URL_VARIABLE: "https://hooks.slack.com/services/T0/B0/x"})
     notifier.notify(Notice.PREEMPTED, run="r1", text="node n1 lost", nodes=["n1"])
     notifier.close()
