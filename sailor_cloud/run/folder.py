@@ -28,6 +28,9 @@ _STAMP = "%Y%m%d-%H%M%S"
 _RESERVE, _RESERVE_BYTES = "reserve", 4 * 2**20
 # Folders for nodes, jobs and Terraform's own plugins; they contain no files of the run itself.
 _FOREIGN = frozenset({"nodes", "results", "checkpoints", ".terraform"})
+_LEADS_OUT = "is a link that leads out of the run's folder"
+# No file that a command reads as a whole is larger; logs grow as long as the ranks write.
+_MOST_BYTES = 2**30
 # The faults of a damaged plan that a message names; a plan of another version has hundreds.
 _MOST_SHOWN = 3
 # The prefix of all cloud resources' names, for every run.
@@ -120,14 +123,34 @@ class RunFolder:
         return found
 
     def check(self) -> None:
-        """Raise RequestError if the folder has a FIFO, socket or device, which would block readers."""
+        """Raise RequestError if the folder has a file that no command can use safely.
+
+        A FIFO, socket or device would block readers, a huge file would fill the memory. Through a link that leads out
+        of the folder, commands would overwrite a file that is not the run's.
+        """
         for place, folders, files in os.walk(self.path):
             folders[:] = [name for name in folders if name not in _FOREIGN]
             for file in (Path(place, name) for name in files):
                 with contextlib.suppress(OSError):
-                    if not stat.S_ISREG(file.stat().st_mode):
+                    if why := self._unusable(file):
                         then = f"then 'sailor-cloud down {self.run_id}' and the other commands work again"
-                        raise RequestError(f"{file} is not a file but a FIFO, a socket or a device; delete it, {then}")
+                        raise RequestError(f"{file} {why}; delete it, {then}")
+
+    def _unusable(self, file: Path) -> str:
+        """Return why a file can't be the run's; empty if it can. Raises OSError."""
+        # Logs grow without a limit, may be links to a cluster's shared folder, and are only read.
+        is_log = self.logs_dir in file.parents and file != self.events_file
+        leads_out = file.is_symlink() and not file.resolve().is_relative_to(self.path.resolve())
+        if leads_out and not is_log and not file.exists():
+            return _LEADS_OUT
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return "is not a file but a FIFO, a socket or a device"
+        if is_log:
+            return ""
+        if leads_out:
+            return _LEADS_OUT
+        return f"is larger than {_MOST_BYTES // 2**30} GiB" if found.st_size > _MOST_BYTES else ""
 
     @property
     def plan_file(self) -> Path:
@@ -166,6 +189,11 @@ class RunFolder:
     @property
     def logs_dir(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def events_file(self) -> Path:
+        """The agents' events, as far as a controller has read them."""
+        return self.logs_dir / "events.jsonl"
 
     @property
     def results_dir(self) -> Path:

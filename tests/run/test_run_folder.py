@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -205,3 +206,46 @@ def test_nodes_may_keep_what_they_like_in_their_own_folders(tmp_path: Path) -> N
     folder.node_dir("n0").mkdir()
     os.mkfifo(folder.node_dir("n0") / "agent.pipe")
     assert RunFolder.open("job", root=tmp_path) == folder
+
+
+@pytest.mark.parametrize(
+    "name", ["journal.jsonl", "plan.json", "logs/events.jsonl", "terraform/gcp-x/terraform.tfstate"]
+)
+def test_a_huge_file_is_named_and_never_read(tmp_path: Path, name: str) -> None:
+    folder = RunFolder.create("job-20261121-051313-a1b2", root=tmp_path)
+    place = folder.path / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.touch()
+    os.truncate(place, 2**40)
+    with pytest.raises(RequestError, match=rf"{place} is larger than 1 GiB; delete it, then 'sailor-cloud down"):
+        RunFolder.open("job", root=tmp_path)
+    os.truncate(place, 2**20)
+    assert RunFolder.open("job", root=tmp_path) == folder
+
+
+def test_logs_may_be_as_large_as_ranks_write_them(tmp_path: Path) -> None:
+    folder = RunFolder.create("job-20261121-051313-a1b2", root=tmp_path)
+    log = folder.logs_dir / "n0" / "g1-rank0.log"
+    log.parent.mkdir()
+    log.touch()
+    os.truncate(log, 2**35)
+    (log.parent / "newest.log").symlink_to(log.name)
+    # The shared folder of a cluster was removed.
+    (folder.logs_dir / "n1").symlink_to(tmp_path / "shared" / "n1" / "logs", target_is_directory=True)
+    assert RunFolder.open("job", root=tmp_path) == folder
+
+
+@pytest.mark.parametrize("name", ["lock", "journal.jsonl", "reserve", "receipt.json"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_out_of_the_folder_is_named_and_never_followed(tmp_path: Path, name: str, exists: bool) -> None:
+    folder = RunFolder.create("job-20261121-051313-a1b2", root=tmp_path / "runs")
+    own = tmp_path / "own.txt"
+    if exists:
+        own.write_text("mine")
+    (folder.path / name).symlink_to(own)
+    message = f"{folder.path / name} is a link that leads out of the run's folder; delete it, then"
+    with pytest.raises(RequestError, match=re.escape(message)):
+        RunFolder.open("job", root=tmp_path / "runs")
+    assert own.exists() is exists
+    (folder.path / name).unlink()
+    assert RunFolder.open("job", root=tmp_path / "runs") == folder

@@ -32,7 +32,7 @@ class RecordedGeneration:
 
 
 def events_file(folder: RunFolder) -> Path:
-    return folder.logs_dir / "events.jsonl"
+    return folder.events_file
 
 
 class EventRecord:
