@@ -20,7 +20,7 @@ from sailor_runtime.agent.generation import Generation, Limits, Outcome
 from sailor_runtime.agent.journal import EventJournal
 from sailor_runtime.agent.ranks import Starter
 from sailor_runtime.command import checkpoints, tree
-from sailor_runtime.command.checkpoints import Checkpoints, Folder, step_of
+from sailor_runtime.command.checkpoints import Checkpoints, Folder, StoreError, step_of
 from sailor_runtime.command.output import Output
 from sailor_runtime.command.steps import ReportedSteps
 from sailor_runtime.spec import SPEC_VERSION, CheckpointSpec, CommandNode, CommandSpec, Variable
@@ -58,6 +58,44 @@ def test_a_complete_checkpoint_comes_to_every_node(tmp_path: Path) -> None:
         again = node(tmp_path, rank)
         assert (again.folder / "step-10.pt").read_text() == "ten"
         assert sorted(os.listdir(again.folder / "step-20")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("path", ["../../mine", "/tmp/mine", "a/../../../mine", "..", "a//b"])
+def test_a_mark_names_no_file_outside_of_its_checkpoint(tmp_path: Path, path: str) -> None:
+    saved = node(tmp_path)
+    (saved.folder / "step-10.pt").write_text("ten")
+    assert looked(saved) == ["step-10.pt"]
+    forged = {"at": time.time(), "files": {path: [3, 1]}}
+    (tmp_path / "store" / ".sailor" / "step-20.0.json").write_text(json.dumps(forged))
+    with pytest.raises(StoreError, match=r"\.sailor/step-20\.0\.json names .*, which is not in its folder"):
+        node(tmp_path)
+    assert not (tmp_path / "node-0" / "step-20").exists()
+
+
+@pytest.mark.parametrize("mark", ["...0.json", "..0.json", "...0.begun"])
+def test_a_mark_of_the_folder_above_removes_nothing(tmp_path: Path, mark: str) -> None:
+    saved = node(tmp_path)
+    (saved.folder / "step-10.pt").write_text("ten")
+    looked(saved)
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    forged = {"at": time.time(), "attempt": "another", "files": {"missing": [3, 1], "mine": [3, 1]}}
+    (tmp_path / "store" / ".sailor" / mark).write_text(json.dumps(forged))
+    with pytest.raises(StoreError, match="which is not in the folder of checkpoints"):
+        node(tmp_path)
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("link", [{"../latest.pt": "step-10.pt"}, {"latest.pt": "step-10.pt/../../mine"}])
+def test_no_link_is_restored_outside_of_the_folder(tmp_path: Path, link: dict[str, str]) -> None:
+    saved = node(tmp_path)
+    (saved.folder / "step-10.pt").write_text("ten")
+    looked(saved)
+    (tmp_path / "store" / ".sailor" / "links").write_text(json.dumps(link))
+    with pytest.raises(StoreError, match=r"\.sailor/links names .*, which is not in"):
+        node(tmp_path)
+    assert not (tmp_path / "latest.pt").is_symlink()
+    assert not (saved.folder / "latest.pt").is_symlink()
 
 
 def test_files_open_for_writing_or_with_a_temporary_name_are_not_copied(tmp_path: Path) -> None:

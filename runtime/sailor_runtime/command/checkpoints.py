@@ -131,7 +131,7 @@ class Checkpoints:
         for name, files in self._kept.items():
             mine = self._saved_before(name)
             self._others[name] = {path: found for path, found in files.items() if path not in mine}
-        self._links = self._read(_LINKS)
+        self._links = self._links_kept()
         for name, target in self._links.items():
             if name not in complete and self._leads_to_copied(target, self._links):
                 (self.folder / name).symlink_to(target)
@@ -140,7 +140,7 @@ class Checkpoints:
     def _remove_torn(self) -> None:
         """Remove checkpoints that earlier attempts have begun and not ended, and partly copied files."""
         for mark in self.store.names(MARKS):
-            match = _MARK.fullmatch(mark)
+            match = _matched(mark)
             if mark.startswith(_STAGED):
                 self.store.remove(f"{MARKS}/{mark}")
             elif match and match[3] == "begun" and self._read(mark).get("attempt") != self.attempt:
@@ -148,8 +148,8 @@ class Checkpoints:
 
     def _remove(self, name: str) -> None:
         """Remove all nodes' copies of a checkpoint; if interrupted, it counts as begun and not ended."""
-        marks = [mark for mark in self.store.names(MARKS) if (match := _MARK.fullmatch(mark)) and match[1] == name]
-        files = {path for mark in marks for path in self._read(mark).get("files", ())}
+        marks = [mark for mark in self.store.names(MARKS) if (match := _matched(mark)) and match[1] == name]
+        files = {path for mark in marks for path in self._part(mark).get("files", ())}
         self._begin(name, files)
         for path in sorted(files):
             self.store.remove(f"{name}/{path}" if path else name)
@@ -163,8 +163,26 @@ class Checkpoints:
             return dict(json.loads(self.store.read(f"{MARKS}/{mark}")))
         return {}
 
+    def _part(self, mark: str) -> dict[str, Any]:
+        """Return the content of a node's mark. Raises StoreError if it names a file outside of its checkpoint.
+
+        Whoever can write to the place could otherwise overwrite any file of each node, and of the controller's machine.
+        """
+        part = self._read(mark)
+        for path in part.get("files", ()):
+            _check_inside(path, mark)
+        return part
+
+    def _links_kept(self) -> dict[str, str]:
+        """Return the targets of the kept links by name. Raises StoreError if one leads out of the folder."""
+        links = self._read(_LINKS)
+        for name, target in links.items():
+            _check_name(name, _LINKS)
+            _check_inside(target, _LINKS)
+        return links
+
     def _saved_before(self, name: str) -> Files:
-        return dict(self._read(f"{name}.{self.rank}.json").get("files", {}))
+        return dict(self._part(f"{name}.{self.rank}.json").get("files", {}))
 
     def _copied_in(self, name: str, files: Files) -> bool:
         target = self.folder / name
@@ -194,14 +212,14 @@ class Checkpoints:
         ended: dict[str, dict[int, dict[str, Any]]] = {}
         begun: set[tuple[str, int]] = set()
         for mark in self.store.names(MARKS):
-            match = _MARK.fullmatch(mark)
+            match = _matched(mark)
             if match is None:
                 continue
             name, rank = match[1], int(match[2])
             if match[3] == "begun":
                 begun.add((name, rank))
                 continue
-            if part := self._read(mark):
+            if part := self._part(mark):
                 ended.setdefault(name, {})[rank] = part
         for name, _ in begun:
             ended.pop(name, None)
@@ -303,7 +321,7 @@ class Checkpoints:
         self._begun.add(name)
 
     def _is_shared(self, name: str) -> bool:
-        marks = (_MARK.fullmatch(mark) for mark in self.store.names(MARKS))
+        marks = (_matched(mark) for mark in self.store.names(MARKS))
         return any(mark is not None and mark[1] == name and int(mark[2]) != self.rank for mark in marks)
 
     def _end(self, name: str) -> None:
@@ -359,6 +377,25 @@ def step_of(name: str) -> int | None:
     named = re.findall(r"(?:step|checkpoint|iter|count)[-_=]*(\d+)", name)
     numbers = named[:1] or re.findall(r"(?<![A-Za-z\d])\d+", name)[-1:]
     return int(numbers[0]) if numbers else None
+
+
+def _matched(mark: str) -> re.Match[str] | None:
+    """Return the parts of a mark's name; None for another file. Raises StoreError if it is no checkpoint's."""
+    match = _MARK.fullmatch(mark)
+    if match is not None:
+        _check_name(match[1], mark)
+    return match
+
+
+def _check_name(name: str, mark: str) -> None:
+    if "/" in name or name in (os.curdir, os.pardir):
+        raise StoreError(f"{MARKS}/{mark} names the checkpoint {name!r}, which is not in the folder of checkpoints")
+
+
+def _check_inside(path: object, mark: str) -> None:
+    """Raise StoreError unless a path of a mark stays in its folder; "" is the checkpoint itself."""
+    if not isinstance(path, str) or (path and {"", os.curdir, os.pardir} & set(path.split("/"))):
+        raise StoreError(f"{MARKS}/{mark} names {path!r}, which is not in its folder")
 
 
 def _unfinished(files: Files) -> bool:
