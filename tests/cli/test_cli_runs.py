@@ -7,9 +7,11 @@ import io
 import json
 import os
 import shutil
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -24,6 +26,7 @@ from sailor_cloud.cli.runs import up
 from sailor_cloud.cli.runs.following import abandonment_note
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import ProvisionError
+from sailor_cloud.launch.watch import log_reader
 from sailor_cloud.provision.checks import account_check
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
@@ -233,3 +236,20 @@ def test_the_question_before_a_purchase_names_the_most_that_the_nodes_cost(
     monkeypatch.setattr(click, "confirm", lambda question, **_: asked.append(question))
     up._confirmed(replace(base, cost=cost, ttl_s=ttl_s, constraints=limits))
     assert asked == [f"Buy these nodes at 1.00 USD/h{told}?"]
+
+
+def test_ssh_finds_key_and_host_key_in_any_home(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "my home 100%d"
+    shutil.copytree(home, place)
+    node = SimpleNamespace(
+        id="n0", address="127.1.2.3", port=2222, user="sailor", host_public_key="ssh-ed25519 AAAA", tunnel=None
+    )
+    monkeypatch.setattr(log_reader, "node_of", lambda folder, name: node)
+    shown = json.loads(called("ssh", "chaos", "--json", home=place).stdout)["command"]
+    assert shown[shown.index("-i") + 1] == str(folder_of(place).ssh_key_file).replace("%", "%%")
+    (known,) = (option for option in shown if option.startswith("UserKnownHostsFile="))
+    assert known == f'UserKnownHostsFile="{folder_of(place).path / "known_hosts"}"'.replace("%", "%%")
+    if shutil.which("ssh"):
+        asked = ["ssh", "-G", *shown[1:]]
+        read = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert f"userknownhostsfile {folder_of(place).path / 'known_hosts'}" in read

@@ -42,11 +42,12 @@ def ssh(run: str, node: str | None, command: tuple[str, ...], as_json: bool) -> 
     known_hosts = folder.write_text(
         "known_hosts", f"[{target.address}]:{target.port} {target.host_public_key.strip()}\n"
     )
-    arguments = ["ssh", "-F", "/dev/null", "-i", str(folder.ssh_key_file), "-p", str(target.port)]
+    arguments = ["ssh", "-F", "/dev/null", "-i", _escaped(str(folder.ssh_key_file)), "-p", str(target.port)]
     for option in (
         "IdentitiesOnly=yes",
         "StrictHostKeyChecking=yes",
-        f"UserKnownHostsFile={known_hosts}",
+        # Without quotes, a space would end the name.
+        f'UserKnownHostsFile="{_escaped(str(known_hosts))}"',
         "GlobalKnownHostsFile=/dev/null",
         "LogLevel=ERROR",
         *([f"ProxyCommand={_proxy(target.tunnel)}"] if target.tunnel is not None else []),
@@ -61,5 +62,9 @@ def ssh(run: str, node: str | None, command: tuple[str, ...], as_json: bool) -> 
 
 
 def _proxy(tunnel: Tunnel) -> str:
-    """Return the tunnel in OpenSSH's form, with % escaped because it marks a placeholder."""
-    return shlex.join(tunnel.program).replace("%", "%%")
+    return _escaped(shlex.join(tunnel.program))
+
+
+def _escaped(text: str) -> str:
+    """Return a text in OpenSSH's form, with % escaped because it marks a placeholder."""
+    return text.replace("%", "%%")
