@@ -17,6 +17,7 @@ from sailor_cloud.launch.down import take_down
 from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.cleanup import teardown
 from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.options import Ending
 from sailor_cloud.run.receipt import Receipt
@@ -175,3 +176,20 @@ def test_a_controller_whose_clock_is_an_hour_ahead_counts_by_the_clouds(
     assert all(abs(datetime.now(UTC) - at) < timedelta(minutes=5) for at in times)
     (started,) = journal(run.folder, "provision_started")
     assert datetime.fromisoformat(started["data"]["expires_at"]) < datetime.now(UTC) + timedelta(hours=1)
+
+
+def test_a_run_whose_folder_is_lost_is_still_removed_by_its_controller(
+    run: QuickRun, cloud: MockCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teardown, "_SETTLE_S", 0.0)
+    run.start(cloud_plan(cloud, steps=100_000), options=OPTIONS)
+    folder = run.wait_for(trained(5), "training")
+    assert cloud.left_of(folder.run_id) != ()
+    # As if its disk were no longer mounted.
+    folder.path.rename(run.home.parent / "lost")
+    outcome = run.end()
+    assert outcome.ending is Ending.FAILED
+    # The bucket has checkpoints, which nobody has fetched.
+    left = {kind for kind, _ in cloud.cloud.owned_by(folder.run_id)}
+    assert left <= {"google_storage_bucket", "aws_s3_bucket"}, left
+    assert not outcome.receipt.clean

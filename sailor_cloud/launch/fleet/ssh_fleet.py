@@ -21,7 +21,9 @@ from sailor_cloud.provision import provisioner
 from sailor_cloud.provision.access.nodes import ReachableNode, reachable_nodes, running_names
 from sailor_cloud.provision.bookkeeping import NODE, ledger_key
 from sailor_cloud.provision.cleanup import teardown
+from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.providers import on_this_machine
+from sailor_cloud.provision.scopes import NOWHERE, scopes_of
 from sailor_cloud.provision.terraform.progress import Interrupt, Listener
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
@@ -45,6 +47,8 @@ class SshFleet:
     _software: Software | None = None
     _drivers: dict[str, str | None] = field(default_factory=dict)
     _overlay: Overlay = field(default_factory=Overlay)
+    # Where nodes may be; a teardown needs it if the run's folder is lost meanwhile.
+    _scopes: Scopes = NOWHERE
 
     @property
     def bundle(self) -> Bundle:
@@ -67,6 +71,7 @@ class SshFleet:
     async def secure(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> None:
+        self._scopes |= scopes_of(document)
         refused = await asyncio.to_thread(
             provisioner.secure,
             self.folder,
@@ -83,6 +88,7 @@ class SshFleet:
     async def create(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> provisioner.Applied:
+        self._scopes |= scopes_of(document)
         return await asyncio.to_thread(self._created, document, expires_at, interrupt, on_progress)
 
     def _created(
@@ -129,6 +135,7 @@ class SshFleet:
         return list(links)
 
     async def reachable_nodes(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
+        self._scopes |= scopes_of(document)
         return await asyncio.to_thread(reachable_nodes, self.folder, document)
 
     async def running(self, document: PlanDocument) -> frozenset[str]:
@@ -154,7 +161,12 @@ class SshFleet:
         self, on_progress: Listener, before_data: Callable[[], None] | None = None
     ) -> teardown.TeardownResult:
         return await asyncio.to_thread(
-            teardown.destroy, self.folder, clock=self.clock, on_progress=on_progress, before_data=before_data
+            teardown.destroy,
+            self.folder,
+            clock=self.clock,
+            on_progress=on_progress,
+            before_data=before_data,
+            also=self._scopes,
         )
 
     async def in_background(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
