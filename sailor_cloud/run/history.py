@@ -25,6 +25,14 @@ CREATE TABLE IF NOT EXISTS runs (
     planned_iteration_s REAL, measured_iteration_s REAL, planned_usd REAL, spent_usd REAL NOT NULL, budget_usd REAL,
     clean INTEGER NOT NULL, owner TEXT, project TEXT)
 """
+# The types of a column's values, by the type of its field.
+_STORED_AS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "datetime": (str,),
+    "int": (int,),
+    "bool": (int,),
+    "float": (int, float),
+}
 # Columns that files of earlier versions lack.
 _ADDED = ("owner", "project")
 
@@ -150,5 +158,16 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _past_run(row: dict[str, object]) -> PastRun:
+    """Return a row's run. Raises ValueError for values that no run has: SQLite keeps any value in any column."""
+    for field in fields(PastRun):
+        kind, _, optional = str(field.type).partition(" | ")
+        value = row[field.name]
+        if not (isinstance(value, _STORED_AS[kind]) or (optional and value is None)):
+            raise ValueError(f"{field.name} of run {row['run_id']!r} is {value!r}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{field.name} of run {row['run_id']!r} is {value}")
     times = {name: datetime.fromisoformat(str(row[name])) for name in ("started_at", "ended_at")}
+    for name, time in times.items():
+        if time.tzinfo is None:
+            raise ValueError(f"{name} of run {row['run_id']!r} has no time zone")
     return PastRun(**{**row, **times, "clean": bool(row["clean"])})  # type: ignore[arg-type]

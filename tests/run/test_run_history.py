@@ -6,6 +6,7 @@ import json
 import random
 import re
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -140,3 +141,27 @@ def test_rows_of_focus_have_the_columns_of_the_standard(owner: str | None, proje
     del rows[0]["RegionName"]
     wrong = {"Extra": "1", "ListCost": "1,5", "ProviderName": "", "ServiceCategory": "Mixed", "ChargePeriodEnd": "2026"}
     assert sorted(fault.split(":")[0] for fault in focus_faults([rows[0] | wrong])) == sorted([*wrong, "RegionName"])
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("spent_usd", "much", "spent_usd of run 'r1' is 'much'"),
+        ("spent_usd", float("inf"), "spent_usd of run 'r1' is inf"),
+        ("steps", b"7", "steps of run 'r1' is b'7'"),
+        ("owner", b"me", "owner of run 'r1' is b'me'"),
+        ("measured_iteration_s", "slow", "measured_iteration_s of run 'r1' is 'slow'"),
+        ("started_at", "2026-11-21T00:00:00", "started_at of run 'r1' has no time zone"),
+    ],
+)
+@pytest.mark.parametrize("option", [(), ("--by", "owner")])
+def test_a_value_that_no_run_has_is_named(
+    tmp_path: Path, column: str, value: object, why: str, option: tuple[str, ...]
+) -> None:
+    folder = RunFolder.create("r1", root=tmp_path / "runs")
+    record_run(folder, past("r1", 1.0, owner="me"))
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as database, database:
+        database.execute(f"UPDATE runs SET {column} = ?", (value,))
+    done = called("history", *option, home=tmp_path)
+    assert done.returncode == 2
+    assert f"{tmp_path / 'history.sqlite'} can't be read: {why}; move it away" in done.stderr
