@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import MINIMUM_BILLED_S
 from sailor_cloud.simulator.lifetime import lifetime_of, too_short
-from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
 
 NO_END = (
     "the job has neither a budget nor a deadline, so nothing would end its nodes; "
@@ -34,7 +36,8 @@ def life_s(document: PlanDocument) -> float:
     """Return the seconds from the start of a run until its nodes shut themselves down.
 
     This is the plan's TTL, or less if a plan written elsewhere would exceed its budget. Raises RequestError for a job
-    without budget and deadline, since nothing would end its nodes, and for nodes that would end before the run.
+    without budget and deadline, since nothing would end its nodes, for nodes that would end before the run, and for a
+    budget that can't pay what is billed at least.
     """
     duration = document.prediction.duration_s if document.prediction is not None else None
     own = lifetime_of(document)
@@ -46,9 +49,23 @@ def life_s(document: PlanDocument) -> float:
         )
     if life is None:
         raise RequestError(NO_END)
+    budget, least = document.constraints.budget_usd, _least_usd(document)
+    if budget is not None and 0.0 < budget <= least:
+        raise RequestError(
+            f"clouds bill each node for {MINIMUM_BILLED_S:.0f} s at least, which costs {usd_text(least)} USD, "
+            f"and the budget is {usd_text(budget)} USD; raise constraints.budget_usd, or give --budget"
+        )
     if why := too_short(life, duration):
         raise RequestError(f"{why}; raise constraints.deadline, or write the plan again with 'sailor-cloud plan'")
     return life
+
+
+def _least_usd(document: PlanDocument) -> float:
+    """Return what a plan's nodes cost even if they end at once; capacity that is bought separately is not theirs."""
+    offers = document.inputs.offers_by_id()
+    mine = [offers[node.offer] for node in document.plan.nodes if node.offer in offers] if document.plan else []
+    rate = math.fsum(offer.usd_per_hour for offer in mine if not offer.bought_separately)
+    return rate * MINIMUM_BILLED_S / SECONDS_PER_HOUR
 
 
 def with_affordable_rate(document: PlanDocument, left: Remaining) -> PlanDocument:

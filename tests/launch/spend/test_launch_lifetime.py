@@ -15,6 +15,9 @@ from sailor_cloud.model.job import Constraints
 from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
 from sailor_cloud.run.folder import RunFolder
 
+# A minute of the document's nodes.
+LEAST = 0.005
+
 
 def test_a_plan_never_outlives_its_own_ttl() -> None:
     assert life_s(replace(document(), ttl_s=15.0)) == 15.0
@@ -42,6 +45,16 @@ def test_nodes_that_would_end_before_the_plan_is_through_are_not_bought() -> Non
     with pytest.raises(RequestError, match=message):
         life_s(replace(document(), ttl_s=9.9))
     assert life_s(replace(document(), ttl_s=10.0)) == 10.0
+
+
+def test_a_budget_below_the_first_minute_buys_nothing() -> None:
+    # A command of unknown duration, on nodes of 0.30 USD an hour in all.
+    command = replace(document(), prediction=None, ttl_s=8.0)
+    refused = replace(command, constraints=Constraints(budget_usd=LEAST))
+    message = r"clouds bill each node for 60 s at least, which costs 0.00500 USD, and the budget is 0.00500 USD; raise"
+    with pytest.raises(RequestError, match=message):
+        life_s(refused)
+    assert life_s(replace(command, constraints=Constraints(budget_usd=2 * LEAST))) > 0.0
 
 
 @pytest.mark.parametrize("ttl_s", [0.0, -600.0])
