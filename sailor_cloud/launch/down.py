@@ -12,7 +12,7 @@ from sailor_cloud.provision.cloud_clock import by_cloud
 from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.scopes import NOWHERE, check_own, places_of
 from sailor_cloud.provision.terraform.progress import Listener
-from sailor_cloud.run import history
+from sailor_cloud.run import elsewhere, history
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.options import Ending
@@ -34,6 +34,9 @@ def take_down(
     """
     with folder.lock():
         check_own(folder)
+        elsewhere.refuse_copy(folder)
+        if told := elsewhere.warning(folder):
+            say(told)
         clock = by_cloud(clock, places_of(folder, also=also).scopes, lambda text, ahead_s: say(text))
         outcome = fold(read(folder.journal_file)).outcome or _recorded_outcome(folder)
         ending = Ending(outcome) if outcome in set(Ending) else Ending.TORN_DOWN

@@ -40,7 +40,7 @@ from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.provision.jobs import check_scheduler
 from sailor_cloud.provision.provisioner import check_supported
 from sailor_cloud.provision.scopes import check_own, scopes_of
-from sailor_cloud.run import budgets
+from sailor_cloud.run import budgets, elsewhere
 from sailor_cloud.run.folder import RunFolder, new_run_id
 from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.ledger import Ledger
@@ -134,6 +134,7 @@ def run_document(
                 allow_missing_permissions=chosen.allow_missing_permissions,
                 base=origin,
                 plan_sha256=sha256_of(folder.plan_file),
+                **elsewhere.workplace(folder),
                 **_folders_in_use(),
                 **(_budget(document, month) if reserved.held else {}),
             )
@@ -192,6 +193,9 @@ def resume_run(
     """Take over a run whose controller died. Raises RequestError if its training has ended already."""
     with folder.lock():
         check_own(folder)
+        elsewhere.refuse_copy(folder)
+        if told := elsewhere.warning(folder):
+            observer.note(told)
         state = fold(read(folder.journal_file))
         if state.phase in OVER:
             raise RequestError(
@@ -215,7 +219,7 @@ def resume_run(
             observer.note(note)
         compared: list[tuple[str, float]] = []
         clock = by_cloud(clock, scopes_of(document), lambda text, ahead_s: compared.append((text, ahead_s)))
-        Journal.of(folder, clock).append(Event.RUN_RESUMED, **_folders_in_use())
+        Journal.of(folder, clock).append(Event.RUN_RESUMED, **_folders_in_use(), **elsewhere.workplace(folder))
         _report_clock_offset(folder, clock, observer, compared)
         try:
             harms = charge_as_journaled(folder, Ledger.of(folder, clock))

@@ -18,6 +18,7 @@ from sailor_cloud.launch.telemetry.generation_log import (
 from sailor_cloud.launch.watch.event_text import MILESTONES, event_text
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.damage import plan_of
+from sailor_cloud.run import elsewhere
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, Event, read
 from sailor_cloud.run.progress import Damage, RunStatus
@@ -44,7 +45,7 @@ def run_status(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = 
         run_id=folder.run_id,
         job=document.job.name if document else "",
         state=state,
-        controller=folder.lock_holder(),
+        controller=elsewhere.holder(folder),
         step=monitor.reached_step if monitor else 0,
         steps=document.job.training.steps if document else None,
         loss=monitor.loss if monitor else None,
@@ -149,7 +150,7 @@ def snapshot(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = No
         "phase": state.phase.value,
         "outcome": state.outcome,
         "now": now.isoformat(),
-        "controller": folder.lock_holder() is not None,
+        "controller": elsewhere.holder(folder) is not None,
         "expires_at": state.expires_at.isoformat() if state.expires_at else None,
         "step": monitor.reached_step,
         "steps": document.job.training.steps,

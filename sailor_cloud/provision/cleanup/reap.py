@@ -28,6 +28,7 @@ from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import EXPIRES_FORM, HOLDS_OBJECTS, CloudSweep, LiveResource, Scopes
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.provision.scopes import NOWHERE, places_of, remove_from, sweep_scopes, sweep_untagged
+from sailor_cloud.run import elsewhere
 from sailor_cloud.run.folder import RunFolder, start_time_of
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.ledger import Ledger
@@ -216,14 +217,14 @@ def _judged(
     owner = next((resource.owner for resource in resources if resource.owner), "")
     why, live = (
         _of_this_machine(folder, clock, older_than)
-        if folder
+        if folder and not elsewhere.other_machine(folder)
         else _without_folder(run_id, resources, clock.now(), older_than)
     )
     return Leftover(run_id=run_id, folder=folder, resources=resources, owner=owner, why=why), live
 
 
 def _of_this_machine(folder: RunFolder, clock: Clock, older_than: timedelta | None) -> tuple[str, bool]:
-    holder = folder.lock_holder()
+    holder = elsewhere.holder(folder)
     if holder is not None:
         return f"process {holder.pid} works on it", True
     state = fold(read(folder.journal_file))
