@@ -316,10 +316,12 @@ class RunFolder:
         holder = self._holder()
         if holder.pid <= 1:
             return f"run {self.run_id} is held by a process that its lock file does not name; try again soon"
-        return (
-            f"run {self.run_id} is held by process {holder.pid} ({holder.command}) since {holder.since:%H:%M:%S} UTC; "
-            f"wait for it or interrupt it with 'kill -INT {holder.pid}'"
-        )
+        held = f"run {self.run_id} is held by process {holder.pid} ({holder.command}) since {holder.since:%H:%M:%S} UTC"
+        if _is_stopped(holder.pid):
+            # Signals wait until it continues.
+            ends = f"'kill -INT {holder.pid}; kill -CONT {holder.pid}' ends its run"
+            return f"{held}, and it is stopped, as by Ctrl-Z; 'kill -CONT {holder.pid}' continues it, {ends}"
+        return f"{held}; wait for it or interrupt it with 'kill -INT {holder.pid}'"
 
 
 def private_dir(path: Path) -> Path:
@@ -347,6 +349,14 @@ def _age_key(run_id: str) -> tuple[str, str]:
 
 def _stamp(run_id: str) -> str:
     return "-".join(run_id.split("-")[-3:-1])
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process of this machine is stopped; False where nothing tells."""
+    with contextlib.suppress(OSError):
+        # The state follows the name in brackets.
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:1] == ["T"]
+    return False
 
 
 def _read_holder(text: str) -> LockHolder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 import stat
 import subprocess
@@ -249,3 +250,24 @@ def test_a_link_out_of_the_folder_is_named_and_never_followed(tmp_path: Path, na
     assert own.exists() is exists
     (folder.path / name).unlink()
     assert RunFolder.open("job", root=tmp_path / "runs") == folder
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells whether a process is stopped")
+def test_a_stopped_holder_is_named_as_such(tmp_path: Path) -> None:
+    folder = RunFolder.create("held", root=tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        other.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+        message = rf"it is stopped, as by Ctrl-Z; 'kill -CONT {other.pid}' continues it, 'kill -INT {other.pid}; kill"
+        try:
+            with pytest.raises(RunLockedError, match=message), folder.lock():
+                pass
+        finally:
+            other.send_signal(signal.SIGCONT)
+        with pytest.raises(RunLockedError, match="wait for it or interrupt it"), folder.lock():
+            pass
+        other.communicate()
