@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -46,11 +46,14 @@ from sailor_cloud.provision.terraform.driver import EventListener, TerraformComm
 from sailor_cloud.provision.terraform.pace import Pace
 from sailor_cloud.provision.terraform.progress import CloudProbe, Interrupt, Listener, Progress, Step
 from sailor_cloud.provision.terraform.state_locks import without_stale_lock
-from sailor_cloud.run.folder import RunFolder, private_dir
+from sailor_cloud.run.folder import FIRST_OF_NAMES, RunFolder, private_dir, resource_prefix
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
 
+# A run's tag on a cloud, or a local node's, in a state; there a local node's is in a string.
+_TAGGED = re.compile(r'\\?"(?:sailor-cloud-run|run_id)\\?":\s*\\?"([^"\\]+)')
+_PREFIXED = re.compile(rf'"({FIRST_OF_NAMES}[0-9a-f]{{10}})-')
 _NODE = re.compile(r'(module\.cluster\.\w+\.node)\["([^"]+)"\]')
 
 
@@ -122,6 +125,19 @@ _STEPS = {
 }
 
 
+def _other_run(folder: RunFolder, root: Root) -> str:
+    """Return the first other run that a root's state on this disk names by tag or prefix; empty if there is none."""
+    with suppress(OSError):
+        text = root.state_file.read_bytes().decode(errors="replace")
+        for run_id in _TAGGED.findall(text):
+            if run_id != folder.run_id:
+                return str(run_id)
+        for prefix in _PREFIXED.findall(text):
+            if prefix != resource_prefix(folder.run_id):
+                return f"whose resources are called {prefix}-…"
+    return ""
+
+
 def open_driver(
     folder: RunFolder,
     root: Root,
@@ -132,7 +148,12 @@ def open_driver(
     timeout_s: float,
     pace: Pace | None = None,
 ) -> TerraformDriver:
-    """Return the driver of a written root; its logs go to the run's `logs/terraform`."""
+    """Return the driver of a written root; its logs go to the run's `logs/terraform`.
+
+    Raises ProvisionError if the root's state has resources of another run, which Terraform would delete.
+    """
+    if other := _other_run(folder, root):
+        raise ProvisionError(f"{root.state_file} has resources of another run, {other}, so Terraform is not called")
     return TerraformDriver(
         root.path,
         binary=binary,
