@@ -51,6 +51,8 @@ _R = TypeVar("_R")
 
 # The share of explain's time limit for the search for the plan.
 _PLANNING = 0.6
+# The evaluations that explain's searches for gains may make in any case.
+_LEAST_CHECKS = 5_000
 # Options of `plan` about the inputs of planners.
 _READ_FROM = ("base", "clock", "profiles", "network", "pricing", "machine", "engine")
 
@@ -127,8 +129,7 @@ def plan(
     """
     clock = clock_of(clock)
     started_s = clock.monotonic_s()
-    from sailor_cloud import catalog, planner
-    from sailor_cloud.catalog.job_check import resource_problems
+    from sailor_cloud import planner
     from sailor_cloud.model.document import Pick
 
     pick = None if choose is None else choice_of(Pick, "choose", choose)
@@ -136,10 +137,7 @@ def plan(
     check_count("top", top)
     check_amount("time_limit_s", time_limit_s)
     job, base = _job_of(job, base, on=on, cluster=cluster)
-    prices = catalog.load(pricing=own_folder("pricing", pricing))
-    problems = resource_problems(job, prices)
-    if problems:
-        raise RequestError(problems)
+    prices = _checked_prices(job, pricing)
     if job.model is None:
         if strategy is not None:
             raise RequestError(f"{job.name} states no model, so {strategy} has nothing to plan; add 'model'")
@@ -266,6 +264,18 @@ def _job_of(
     if not isinstance(found, Job):
         raise RequestError(f"a job is a path, a mapping of values or a Job, not {type(job).__name__}")
     return hub.pinned(with_inventory(with_capacity(found, base), base, on=on, cluster=inventory)), base
+
+
+def _checked_prices(job: Job, pricing: Path | str | None) -> Catalog:
+    """Return the prices. Raises RequestError if the job's resources name something without any."""
+    from sailor_cloud import catalog
+    from sailor_cloud.catalog.job_check import resource_problems
+
+    prices = catalog.load(pricing=own_folder("pricing", pricing))
+    problems = resource_problems(job, prices)
+    if problems:
+        raise RequestError(problems)
+    return prices
 
 
 def _base(given: Path | str | None) -> Path | None:
@@ -401,47 +411,44 @@ def explain(
 
     `planned` gets everything except the gains as soon as there is a plan, `found` each gain at once; without
     `with_gains` there are none. `progress` gets, before each search for a gain, the number of finished searches and
-    their total. These searches take no more processor time than the plan, at most 10 s together with it, and at least 2
-    s. After `time_limit_s` all searches end.
+    their total. These searches evaluate at most as many plans as the search for the plan, but at least some thousand.
+    With `time_limit_s` all searches end after it instead.
     """
-    from time import process_time
-
-    from sailor_cloud import catalog
+    from sailor_cloud import catalog, planner
     from sailor_cloud.catalog.clusters import register_inventory
     from sailor_cloud.model.document import PlanDocument, holds_plan
     from sailor_cloud.planner.explaining import Explanation, reasons, recomputed, ruled_out
     from sailor_cloud.planner.marginal import gains
     from sailor_cloud.planner.search import problem_of
-    from sailor_cloud.planner.space.effort import Deadline
 
     check_amount("time_limit_s", time_limit_s)
-    begun, started_s = process_time(), clock_of(clock).monotonic_s()
+    started_s = clock_of(clock).monotonic_s()
     if isinstance(job, Path | str) and holds_plan(Path(job)):
         base = base or Path(job).parent
         job = read_plan(job)
         job.check_offers()
-    given = job if isinstance(job, PlanDocument) else None
     read: Any = {"base": base, "profiles": profiles, "network": network, "pricing": pricing, "machine": machine}
     if isinstance(job, PlanDocument):
         if on is not None or cluster is not None:
             raise RequestError("on and cluster belong to a job; a plan has its nodes already")
         register_inventory(job.job)
-        document, clock = job, clock or FixedClock(job.as_of)
+        given, job, clock = job, job.job, clock or FixedClock(job.as_of)
+        read |= {"machine": machine or given.inputs.machine, "engine": given.engine}
+        prices = catalog.load(pricing=own_folder("pricing", pricing))
     else:
-        job, base = _job_of(job, base, on=on, cluster=cluster)
-        clock = clock_of(clock)
+        given = None
+        job, read["base"] = _job_of(job, base, on=on, cluster=cluster)
+        clock, prices = clock_of(clock), _checked_prices(job, pricing)
+    known = _inputs(job, prices, clock=clock, **read)
+    problem = problem_of(job, **known)
+    if given is None:
         # The plan is needed before its explanation, so it gets a share of the time.
         limit_s = None if time_limit_s is None else _PLANNING * time_limit_s
-        read |= {"base": base}
-        document = plan(job, clock=clock, deciding=deciding, time_limit_s=limit_s, **read)
-    taken, job = document.search.seconds, document.job
-    read |= {"machine": machine or document.inputs.machine}
-    known = _inputs(
-        job, catalog.load(pricing=own_folder("pricing", pricing)), clock=clock, engine=document.engine, **read
-    )
-    problem = problem_of(job, **known)
-    if given is not None:
-        document = recomputed(document, problem)
+        options = planner.SearchOptions(alternatives=True, decide=True, deciding=deciding, time_limit_s=limit_s)
+        document = planner.search(job, **known, problem=problem, options=options, started_s=started_s)
+    else:
+        document = recomputed(given, problem)
+    job = document.job
     so_far = Explanation(
         job=job.name,
         feasible=document.plan is not None,
@@ -455,10 +462,11 @@ def explain(
         planned(document, so_far)
     if not with_gains:
         return so_far
-    taken = process_time() - begun if given is None else taken
-    deadline = Deadline(process_time, process_time() + max(2.0, min(taken, 10.0 - taken)))
-    if time_limit_s is not None:
-        deadline = Deadline(clock.monotonic_s, started_s + time_limit_s)
+    deadline = problem.space.known.deadline
+    if time_limit_s is None:
+        deadline.most_checks = deadline.checks + max(_LEAST_CHECKS, deadline.checks)
+    else:
+        deadline.now_s, deadline.at_s = clock.monotonic_s, started_s + time_limit_s
     more = gains(
         job,
         document,

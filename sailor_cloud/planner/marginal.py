@@ -110,6 +110,8 @@ def gains(
             there = wider or (problem_of(change.job).space if rebuilt else space)
             assert there is not None, "a space is built where there is none"
             there.known.deadline = deadline
+            if space is not None and rebuilt:
+                there.share_tables(space)
             value = _value(Searched(effort=effort) if rebuilt else searched, there, change, document, effort)
             made.append(_gain(change.words, job, before, value, own=_own(job, document)))
             found(made[-1])

@@ -120,21 +120,23 @@ def search(
     restrictions: Collection[Restriction] = (),
     options: SearchOptions | None = None,
     started_s: float | None = None,
+    problem: Problem | None = None,
 ) -> PlanDocument:
     """Return the best plan for a job with its proof, or what makes the job infeasible.
 
-    `decoder` is the job's model if the caller has read it already; `engine` is the training program; `restrictions`
-    make the space smaller. A time limit counts from `started_s` on the clock, by default from now. Raises RequestError
+    `decoder` is the job's model if the caller has read it already, `problem` that of the job if the caller needs it
+    too; `engine` is the training program; `restrictions` make the space smaller. A time limit counts from `started_s` on the clock, by default from now. Raises RequestError
     for an unknown model, NoPlanInTimeError if no plan was found in time, DataError for an unknown accelerator or for a
     path without bandwidth or price.
     """
     asked = options if options is not None else SearchOptions(restrictions=tuple(restrictions))
 
-    begun = [] if started_s is None else [started_s]
+    begun, given = [] if started_s is None else [started_s], problem
 
     def planned(part: Job, requested: SearchOptions) -> PlanDocument:
         started = begun.pop() if begun else clock.monotonic_s()
-        problem = problem_of(
+        problem = given if given is not None and part is job else None
+        problem = problem or problem_of(
             part, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder, engine=engine
         )
         document = _planned(problem, requested, clock, started)

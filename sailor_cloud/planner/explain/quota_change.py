@@ -144,5 +144,5 @@ def under_quotas(space: Space, quotas: tuple[QuotaLimit, ...]) -> Space:
     offers = {pool.offer.id: pool.offer for pool in candidates.pools}
     found = build(replace(space.scenario, offers=offers), candidates)[0]
     found.zero_stage = space.zero_stage
-    found.known.tables, found.known.stages = space.known.tables, space.known.stages
+    found.share_tables(space)
     return found

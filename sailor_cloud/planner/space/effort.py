@@ -19,14 +19,17 @@ class NoPlanInTimeError(SailorError):
 
 @dataclass(slots=True)
 class Deadline:
-    """Ends a search at a time of a clock; long computations check it."""
+    """Ends a search at a time of a clock, or after so many checks; each evaluation of a plan is one or two."""
 
     now_s: Callable[[], float] = lambda: 0.0
     at_s: float = math.inf
+    checks: int = 0
+    most_checks: float = math.inf
 
     def check(self) -> None:
         """Raise OutOfTimeError once the time is up."""
-        if self.at_s < math.inf and self.now_s() >= self.at_s:
+        self.checks += 1
+        if self.checks > self.most_checks or (self.at_s < math.inf and self.now_s() >= self.at_s):
             raise OutOfTimeError
 
     def lift(self) -> None:

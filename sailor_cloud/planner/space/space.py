@@ -189,6 +189,12 @@ class Space:
             )
         return parts[key].restricted(even_layers=self.even_layers, even_batches=self.even_batches)
 
+    def share_tables(self, other: Space) -> None:
+        """Use the tables of another space with the same model and training; its pools may be others."""
+        own, theirs = self.known, other.known
+        own.tables, own.stages, own.sized, own.states = theirs.tables, theirs.stages, theirs.sized, theirs.states
+        own.over_links, own.usd_per_byte = theirs.over_links, theirs.usd_per_byte
+
     def at(self, zero_stage: int) -> Space:
         """Return the same space with all plans at a ZeRO stage."""
         if zero_stage == self.zero_stage:
