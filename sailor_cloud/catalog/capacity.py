@@ -24,7 +24,6 @@ from sailor_cloud.model.untrusted import MOST_JOB_VALUES, check_values
 if TYPE_CHECKING:
     from sailor_cloud.catalog.catalog import Catalog
 
-_ENTRIES = TypeAdapter(tuple[Capacity, ...])
 _SOURCE = "capacity.yaml"
 
 
@@ -35,7 +34,7 @@ def read_capacity(path: Path) -> tuple[Capacity, ...]:
     if not isinstance(raw, list):
         raise RequestError(f"capacity file {path} must be a list of entries with name, market, provider, zone, nodes")
     try:
-        return _ENTRIES.validate_python(raw)
+        return TypeAdapter(tuple[Capacity, ...]).validate_python(raw)
     except ValidationError as error:
         raise RequestError(faults_of(error, str(path), Capacity)) from error
 

@@ -124,10 +124,10 @@ def search(
 ) -> PlanDocument:
     """Return the best plan for a job with its proof, or what makes the job infeasible.
 
-    `decoder` is the job's model if the caller has read it already, `problem` that of the job if the caller needs it
-    too; `engine` is the training program; `restrictions` make the space smaller. A time limit counts from `started_s` on the clock, by default from now. Raises RequestError
-    for an unknown model, NoPlanInTimeError if no plan was found in time, DataError for an unknown accelerator or for a
-    path without bandwidth or price.
+    `decoder` is the job's model and `problem` its problem, if the caller has them already; `engine` is the training
+    program; `restrictions` make the space smaller. A time limit counts from `started_s` on the clock, by default from
+    now. Raises RequestError for an unknown model, NoPlanInTimeError if no plan was found in time, DataError for an
+    unknown accelerator or for a path without bandwidth or price.
     """
     asked = options if options is not None else SearchOptions(restrictions=tuple(restrictions))
 

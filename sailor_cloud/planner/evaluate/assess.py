@@ -235,13 +235,7 @@ class Assessor:
         figures = bill.figures(iteration_s, egress_usd)
         draft = Draft(
             pipelines=tuple(
-                DraftPipeline(
-                    slots=shape.slots,
-                    cut=shape.cut,
-                    microbatch_size=shape.microbatch_size,
-                    microbatches=count,
-                    recompute=pace.recompute,
-                )
+                DraftPipeline(*shape, count, pace.recompute)
                 for shape, count, pace in zip(ordered, counts, known, strict=True)
             ),
             goal=self.target.goal,

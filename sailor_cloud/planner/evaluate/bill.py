@@ -42,7 +42,16 @@ class Bill:
 
     @classmethod
     def of(cls, space: Space, nodes: Counter[int]) -> Bill:
-        """Return the bill of `nodes` by pool."""
+        """Return the bill of `nodes` by pool; it is computed once."""
+        known: dict[tuple[tuple[int, int], ...], Bill] = space.evaluated.setdefault("bills", {})
+        # Sums depend on the order of the pools.
+        key = tuple(nodes.items())
+        if key not in known:
+            known[key] = cls._of(space, nodes)
+        return known[key]
+
+    @classmethod
+    def _of(cls, space: Space, nodes: Counter[int]) -> Bill:
         offers = [space.pools[pool].offer for pool in nodes]
         catalog = space.scenario.catalog
         rate = sum(preemptions_per_hour(space.pools[pool].offer, catalog) * count for pool, count in nodes.items())

@@ -233,13 +233,14 @@ class Alternatives:
         return self._lies_in(self.chosen, restrictions, part)
 
     def _lies_in(self, draft: Draft, restrictions: tuple[Restriction, ...], part: Space) -> bool:
+        if not is_even(self.space, draft, restrictions):
+            return False
         accelerators, zones = _where(self.space, draft)
         kept = {
             Restriction.ONE_ACCELERATOR: len(accelerators) == 1 and _holds(part, accelerators),
             Restriction.ONE_ZONE: len(zones) == 1,
         }
-        even = is_even(self.space, draft, restrictions)
-        return even and all(kept[restriction] for restriction in set(restrictions) - EVEN)
+        return all(kept[restriction] for restriction in set(restrictions) - EVEN)
 
     def _labelled(self, draft: Draft, restrictions: tuple[Restriction, ...]) -> str:
         accelerators, zones = _where(self.space, draft)
@@ -329,8 +330,9 @@ def described(space: Space, draft: Draft) -> str:
 
 def _where(space: Space, draft: Draft) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the accelerators and the zones of a plan."""
-    accelerators = tuple(sorted({space.pools[pool].accelerator.name for pool in draft.pools}))
-    return accelerators, tuple(sorted({space.pools[pool].offer.zone for pool in draft.pools}))
+    pools = [space.pools[number] for number in draft.pools]
+    accelerators = tuple(sorted({pool.accelerator.name for pool in pools}))
+    return accelerators, tuple(sorted({pool.offer.zone for pool in pools}))
 
 
 def _name(restriction: Restriction) -> str:

@@ -32,7 +32,7 @@ def is_even(space: Space, draft: Draft, restrictions: Collection[Restriction]) -
         counts = [part.microbatches for part in draft.pipelines]
         even = len({(part.cut, part.microbatch_size) for part in draft.pipelines}) == 1
         even = even and max(counts) - min(counts) <= 1
-    return even and all(there.allows(part.cut) for part in draft.pipelines)
+    return even and all(there.allows(cut) for cut in {part.cut for part in draft.pipelines})
 
 
 def even_drafts(
