@@ -432,7 +432,8 @@ def explain(
         if on is not None or cluster is not None:
             raise RequestError("on and cluster belong to a job; a plan has its nodes already")
         register_inventory(job.job)
-        given, job, clock = job, job.job, clock or FixedClock(job.as_of)
+        given, clock = job, clock or FixedClock(job.as_of)
+        job = given.job
         read |= {"machine": machine or given.inputs.machine, "engine": given.engine}
         prices = catalog.load(pricing=own_folder("pricing", pricing))
     else:
