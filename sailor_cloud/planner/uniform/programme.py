@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -21,6 +21,8 @@ Ints = NDArray[np.int64]
 
 # Most stages of a pipeline.
 MOST_STAGES = 14
+# Elements of an array that is still fast: 2 MiB stay in a processor's cache.
+_CELLS = 2**19
 
 
 class Least(StrEnum):
@@ -116,6 +118,16 @@ def _every_cut(split: StageSplit, decoder: Decoder) -> tuple[tuple[int, ...], ..
     return tuple(stage_bounds(split, decoder, stages) for stages in range(1, decoder.blocks + 1))
 
 
+def _together(firsts: Ints, most: int) -> Iterator[slice]:
+    """Yield ranges of up to `most` first layers that cover `firsts`; layer 0 is alone, since its cuts differ."""
+    start = 0
+    while start <= firsts[-1] if firsts.size else False:
+        stop = 1 if start == 0 else min(start + most, int(firsts[-1]) + 1)
+        if ((start <= firsts) & (firsts < stop)).any():
+            yield slice(start, stop)
+        start = stop
+
+
 @dataclass(slots=True)
 class Box:
     """Pipelines with one microbatch size and number of replicas, a bottleneck and an all-reduce in these intervals.
@@ -182,6 +194,7 @@ class Programme:
         found = np.full(shape, np.inf)
         # Preceding kinds with equal cut times share their rows.
         alike = [np.unique(terms.busy_before[:, kind], axis=0, return_inverse=True) for kind in range(kinds)]
+        after = np.triu(np.ones((layers, layers), dtype=np.bool_), 1)
         devices = layers if self.box.weights else sum(self.box.caps)
         for held in range(1, min(layers, devices, self.most_stages) + 1):
             compute = np.where(allowed, terms.compute_s(held), np.inf)
@@ -210,32 +223,33 @@ class Programme:
                     alone = terms.shards[kind, 0, layers] if sharded and np.isfinite(own) else own
                     whole[(kind, *self.box.taken(terms.kinds[kind]))] = alone
                     continue
+                # Without the stages that do not fit.
+                own = np.where(after, compute[kind, :layers, :layers], np.inf)
+                what = np.where(np.isfinite(own), terms.shards[kind, :layers, :layers], np.inf) if sharded else own
                 rest: Any = self._suffixes[-1][kind]
                 new: Any = np.full((len(ones), layers + 1, *shape), np.inf, dtype=np.float32)
-                wide = [1] * len(shape)
-                for first in range(layers - held + 1):
-                    fitting = np.flatnonzero(np.isfinite(compute[kind, first, first + 1 : layers])) + first + 1
-                    if not fitting.size:
-                        continue
-                    # By kind before, kind after and end; stages with the last layers follow the first ones that fit.
-                    ends = slice(int(fitting[0]), int(fitting[-1]) + 1)
-                    own = compute[kind, first, ends]
-                    what = np.where(np.isfinite(own), terms.shards[kind, first, ends], np.inf) if sharded else own
-                    sends = first_sends if first == 0 else 1.0
-                    busy = own + sends * terms.busy_after[kind, :, ends]
-                    fill = what + sends * more_after[kind, :, ends]
-                    if first == 0:
-                        fill = np.where(busy <= self.busy_s, fill, np.inf).astype(np.float32)
+                firsts = np.flatnonzero(np.isfinite(own).any(axis=1))
+                firsts = firsts[firsts <= layers - held]
+                rows = max(1, _CELLS // (len(ones) * rest[(slice(None), slice(layers), *out)].size))
+                for at in _together(firsts, rows):
+                    # By first layer, kind before, kind after and end; only ends at which some stage fits.
+                    (ends,) = np.nonzero(np.isfinite(own[at]).any(axis=0))
+                    end = slice(int(ends[0]), int(ends[-1]) + 1)
+                    sends = first_sends if at.start == 0 else 1.0
+                    busy = own[at, None, None, end] + sends * terms.busy_after[kind, :, end]
+                    fill = what[at, None, None, end] + sends * more_after[kind, :, end]
+                    if at.start > 0:
+                        busy = busy + before_b[:, at, None, None].swapaxes(0, 1)
+                        fill = fill + before_f[:, at, None, None].swapaxes(0, 1)
+                    fill = np.where(busy <= self.busy_s, fill, np.inf).astype(np.float32)
+                    tail = rest[(slice(None), end, *out)]
+                    reached = join(fill.reshape(*fill.shape, *[1] * len(shape)), tail)
+                    reached = reached.reshape(*fill.shape[:2], -1, *tail.shape[2:]).min(axis=2)
+                    if at.start == 0:
                         here = whole[(kind, *into)]
-                        tail = rest[(slice(None), ends, *out)]
-                        reached = join(fill.reshape(*fill.shape, *wide), tail).reshape(-1, *here.shape)
-                        np.minimum(here, reached.min(axis=0), out=here)
-                        continue
-                    busy = busy + before_b[:, first, None, None]
-                    fill = np.where(busy <= self.busy_s, fill + before_f[:, first, None, None], np.inf)
-                    tail = rest[(slice(None), ends, *out)]
-                    reached = join(fill.astype(np.float32).reshape(*fill.shape, *wide), tail)
-                    new[(slice(None), first, *into)] = reached.reshape(len(ones), -1, *tail.shape[2:]).min(axis=1)
+                        np.minimum(here, reached[0, 0], out=here)
+                    else:
+                        new[(slice(None), at, *into)] = reached.swapaxes(0, 1)
                 suffix[:, kind] = new[which]
             self._suffixes.append(suffix)
             self.wholes.append(whole)
