@@ -27,6 +27,7 @@ class Counter(StrEnum):
 
 
 _FSDP, _DEEPSPEED, _MEGATRON = (engine_named(name) for name in ("fsdp", "deepspeed", "megatron"))
+# Programs that are like Megatron-LM in other things have kernels and losses of their own.
 # Its optimizer flattens averaged gradients, copies them to fp32 and is not fused: AdamW's square root is one more copy.
 # Source: internlm/solver/optimizer/hybrid_zero_optim.py, configs/7B_sft.py (2023).
 _INTERNEVO = replace(
@@ -34,6 +35,8 @@ _INTERNEVO = replace(
     sequence_parallel=False,
     overlap_gather=False,
     reduce_bytes=2,
+    rates=(),
+    logit_bytes=None,
     memory=replace(_MEGATRON.memory, gate_copies=4, layer_gradients=False, step_bytes=8),
 )
 # Gradients stay in fp16 (O2). Source: the table's own configuration.
@@ -41,6 +44,8 @@ _PADDLE = replace(
     _MEGATRON,
     sequence_parallel=False,
     reduce_bytes=2,
+    rates=(),
+    logit_bytes=None,
     memory=replace(
         _MEGATRON.memory, gate_copies=4, bf16_gradient_bytes=2, fp16_gradient_bytes=2, layer_gradients=False
     ),
@@ -64,7 +69,7 @@ PROGRAMS = {
     "litgpt": (_FSDP, Counter.ALLOCATED),
     "PyTorch": (_FSDP, Counter.ALLOCATED),
     "nanoGPT": (_FSDP, Counter.ALLOCATED),
-    "llm.c": (_MEGATRON, Counter.DEVICE),
+    "llm.c": (replace(_MEGATRON, rates=(), logit_bytes=None), Counter.DEVICE),
     "sailor_runtime": (engine_named("sailor"), Counter.ALLOCATED),
 }
 # Other programs behave as those that most run such a layout with: split over devices within a replica, or sharded.

@@ -30,9 +30,11 @@ _HEAD = """\
 
 Tokens/s and device of {rows} published runs of {sources} sources that no constant was fitted on, and no ± calibrated
 on. The sources were found after the simulator's constants were fixed. A source counts as one, whatever its rows. Only
-runs whose figures were read in the source are here: none of low trust, and none whose address is not known.
-`unseen_runs.csv` has address, date and assumptions of each row. The ± has a part for programs without runs on a
-generation since these rows were first predicted. Its size comes from other runs alone (`prediction_errors.md`).
+runs whose figures were read in the source are here: none of low trust, and none whose address is not known. That
+Megatron-LM has kernel rates of its own was decided with NeMo's rows in sight; their sizes come from other measurements
+(`sailor_cloud/simulator/engines/registry.py`). `unseen_runs.csv` has address, date and assumptions of each row. The ±
+has a part for programs without runs on a generation since the first 150 rows were predicted. Its size comes from other
+runs alone (`prediction_errors.md`).
 
 | means over sources | error | bias | inside p50 | inside p90 |
 |---|---|---|---|---|

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.model.offer import Accelerator, Precision
 from sailor_cloud.model.plan import PipelineSchedule, Recompute, microbatches_per_round
-from sailor_cloud.workload import Attention, Program, TorchModules
+from sailor_cloud.workload import Attention, OwnRates, Program, TorchModules
 
 if TYPE_CHECKING:
     from sailor_cloud.simulator.scenario import Scenario
@@ -223,8 +223,10 @@ class Engine:
     modules of torch. `fused`: one kernel does several element-wise operations. `launch_factor`: its time to launch a
     layer's kernels relative to the common one. `spread_launch_s`: extra launch seconds per block and tensor-parallel
     device if a pipeline is on several nodes. `exposed`: the share of tensor-parallel collectives that products don't
-    hide; `collective_s`: the extra seconds of each. `idle_s`: seconds per iteration without kernels, for data, clipping
-    and logs. `recompute`: what it can compute again; `recompute_stops_early`: all of a block except its last product.
+    hide; `collective_s`: the extra seconds of each. `rates`: of its own kernels, oldest accelerators first.
+    `logit_bytes`: what its loss moves per logit; None: the common bytes. `idle_s`: seconds per iteration without
+    kernels, for data, clipping and logs. `recompute`: what it can compute again; `recompute_stops_early`: all of a
+    block except its last product.
 
     ZeRO: `default_zero_stage` applies if none is named, `pipelined_zero_stages` with more than one stage. From ZeRO-2
     on all pipelines have one shape. With ZeRO-3 weights are gathered and gradients scattered during a pass; the share
@@ -273,6 +275,8 @@ class Engine:
     spread_launch_s: float = 0.0
     exposed: float = 1.0
     collective_s: float = 0.0
+    rates: tuple[OwnRates, ...] = ()
+    logit_bytes: float | None = None
     idle_s: float = 0.0
     uniform: bool = False
     one_tp: bool = False
@@ -323,6 +327,8 @@ class Engine:
             more_launch_s=self.spread_launch_s * tp if spread and tp > 1 else 0.0,
             exposed=self.exposed,
             collective_s=self.collective_s,
+            rates=self.rates,
+            logit_bytes=self.logit_bytes,
         )
 
 

@@ -1,6 +1,6 @@
 """The training cost of a model: its layers in parameters, FLOPs and bytes, and in seconds on an accelerator."""
 
-from sailor_cloud.workload.kernels import Program, TorchModules
+from sailor_cloud.workload.kernels import OwnRates, Program, TorchModules
 from sailor_cloud.workload.models.decoders import (
     check_sequence_length,
     decoder,
@@ -16,6 +16,7 @@ __all__ = [
     "ComputeProfiles",
     "LayerCosts",
     "LayerTimes",
+    "OwnRates",
     "Program",
     "TorchModules",
     "check_sequence_length",

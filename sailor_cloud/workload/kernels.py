@@ -56,13 +56,27 @@ class TorchModules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRates:
+    """A program's own kernels on accelerators of a compute capability and newer ones.
+
+    `product_factor` and `attention_factor`: times of products and of attention without kept scores, relative to those
+    by the generation's constants.
+    """
+
+    compute_capability: float
+    product_factor: float
+    attention_factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """How a training program runs a layer; `name` is that of the engine.
 
     `modules`: it runs layers as modules of torch. `fused`: one kernel runs several element-wise operations.
     `sequence_parallel`: tensor-parallel devices divide norms and dropout. `launch_factor` multiplies the common time to
     launch a layer's kernels; `more_launch_s` is added to it, per block and its three passes. `exposed`: the share of a
-    collective that products do not hide; `collective_s`: the seconds that each takes beyond its steps.
+    collective that products do not hide; `collective_s`: the seconds that each takes beyond its steps. `rates`: of its
+    own kernels, oldest accelerators first. `logit_bytes`: what its loss moves per logit, if not the common bytes.
     """
 
     name: str = ""
@@ -74,6 +88,8 @@ class Program:
     more_launch_s: float = 0.0
     exposed: float = 1.0
     collective_s: float = 0.0
+    rates: tuple[OwnRates, ...] = ()
+    logit_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +192,7 @@ def kernel_times(
     if peak is None:
         raise RequestError(f"{accelerator.name} can't compute in {precision}")
     costs = layer_costs(decoder, sequence_length, tp, attention=program.attention)
-    constants = _as_run(constants, program.modules, accelerator, decoder)
+    constants = _as_run(constants, program, accelerator, decoder)
     work = _Work(
         costs=costs,
         decoder=decoder,
@@ -285,13 +301,18 @@ class _Work:
         return self.tokens * (whole + (4.0 * decoder.hidden_size + wide) / tp)
 
 
-def _as_run(
-    constants: Constants, modules: TorchModules | None, accelerator: Accelerator, decoder: Decoder
-) -> Constants:
-    """Return the constants of a generation, with those of torch's modules replaced."""
+def _as_run(constants: Constants, program: Program, accelerator: Accelerator, decoder: Decoder) -> Constants:
+    """Return the constants of a generation, with those of the program or of torch's modules replaced."""
+    capability, modules = accelerator.compute_capability or 0.0, program.modules
     if modules is None:
-        return constants
-    newer = (accelerator.compute_capability or 0.0) >= MODULES_CAPABILITY
+        own = [each for each in program.rates if each.compute_capability <= capability]
+        return replace(
+            constants,
+            matmul_share=constants.matmul_share / (own[-1].product_factor if own else 1.0),
+            flash_share=constants.flash_share / (own[-1].attention_factor if own else 1.0),
+            logit_bytes=constants.logit_bytes if program.logit_bytes is None else program.logit_bytes,
+        )
+    newer = capability >= MODULES_CAPABILITY
     return replace(
         constants,
         matmul_share=constants.matmul_share / (modules.product_factor if newer else 1.0),

@@ -50,7 +50,7 @@ def test_transfers_overlap_only_under_the_interleaved_schedule() -> None:
     # One device per node, so that every tensor goes over the network.
     _, usual = simulated(IN_1F1B, megatron(batch=64), devices=1)
     _, turned = simulated(INTERLEAVED, megatron(batch=64), devices=1)
-    assert turned.prediction.waits.transfer_s < 0.2 * usual.prediction.waits.transfer_s
+    assert turned.prediction.waits.transfer_s < 0.25 * usual.prediction.waits.transfer_s
     # The same plan in 1F1B has the transfers of 1F1B.
     assert turned.prediction.iteration_s_1f1b == pytest.approx(usual.prediction.iteration_s_replay, rel=0.01)
 

@@ -91,6 +91,33 @@ def test_modules_of_torch_replace_the_common_constants_one_by_one() -> None:
     assert block(times(program=slow, **small)) == pytest.approx(2.0 * block(times(**small)), rel=0.02)
 
 
+def own_rates(capability: float, product: float = 1.0, attention: float = 1.0) -> kernels.OwnRates:
+    return kernels.OwnRates(compute_capability=capability, product_factor=product, attention_factor=attention)
+
+
+def test_a_programs_own_rates_hold_from_their_accelerators_on() -> None:
+    program = Program(rates=(own_rates(8.0, product=0.9), own_rates(9.0, product=0.5)))
+    factors = {"V100-32": 1.0, "A100-80": 0.9, "L4-24": 0.9, "H100-80": 0.5, "B200-180": 0.5}
+    for accelerator, factor in factors.items():
+        share = kernels.generation_of(CATALOG.accelerator(accelerator), GENERATIONS).constants.matmul_share
+        by_hand = times(accelerator, precision=Precision.FP16, constants={"matmul_share": share / factor})
+        assert block(times(accelerator, program, precision=Precision.FP16)) == pytest.approx(block(by_hand), rel=1e-12)
+    faster = Program(rates=(own_rates(9.0, attention=0.5),))
+    assert block(times(program=faster)) < block(times())
+    # Kept scores are products.
+    plain = Program(attention=Attention.PLAIN)
+    assert block(times(program=dataclasses.replace(faster, attention=Attention.PLAIN))) == block(times(program=plain))
+
+
+def test_a_programs_own_loss_changes_the_head_alone() -> None:
+    common, own = times(), times(program=Program(logit_bytes=52.0))
+    logits = 2 * 4096 * LLAMA.vocab_size
+    known = kernels.generation_of(CATALOG.accelerator("H100-80"), GENERATIONS).constants.logit_bytes
+    added = own.forward_s[-1] + own.backward_s[-1] - common.forward_s[-1] - common.backward_s[-1]
+    assert added == pytest.approx((52.0 - known) * logits / 3.35e12)
+    assert block(own) == block(common)
+
+
 def test_tensor_parallelism_cuts_a_block_by_less_than_its_degree_and_slower_links_cut_it_less() -> None:
     whole, half = block(times()), block(times(tp=2))
     slow = dataclasses.replace(CATALOG.accelerator("H100-80"), nvlink_gb_per_s=None)

@@ -6,9 +6,14 @@ import math
 from dataclasses import replace
 
 from sailor_cloud.simulator.engine import SAILOR, Engine, MemoryRule, Selective, StageSplit, Transfers
+from sailor_cloud.workload import OwnRates
 
 # Under ZeRO-2 and 3 pipelines synchronize after each pass of a layer, so they are planned as for uniform engines.
 SAILOR_ALIKE = replace(SAILOR, uniform=True, pipelined_zero_stages=(2, 3))
+# Bytes per logit of a cross-entropy of single steps in fp32: a cast, the maximum, the difference, exponentials, their
+# sum, the quotient; then the gradient in place and its cast back. What products read and write is not in it. Source:
+# megatron/core/tensor_parallel/cross_entropy.py (core 0.6, 2024), which Megatron-DeepSpeed and GPT-NeoX share.
+_STEPWISE_LOSS_BYTES = 52.0
 # Published runs of the other engines were fitted with all-reduces under ZeRO-1.
 # DeepSpeed's pipeline engine sends one slice per tensor-parallel rank and waits for it. It reduces gradients in buckets
 # of 5e8 bytes after the last backward pass, and refuses ZeRO-2 and 3. Source: deepspeed/runtime/pipe/engine.py and zero
@@ -37,6 +42,7 @@ DEEPSPEED = Engine(
     all_reduce_slowdown=2.25,
     reduce_bytes=2,
     collective_s=0.00098,
+    logit_bytes=_STEPWISE_LOSS_BYTES,
     zero_stages=(0, 1, 2, 3),
     memory=MemoryRule(
         module_norms=False,
@@ -48,6 +54,14 @@ DEEPSPEED = Engine(
         logit_elements=math.inf,
         by_layer=False,
     ),
+)
+# The kernels of Megatron-LM beside what the constants of published runs say. H100: a large product reached 0.81 of the
+# peak under torch 2.11, not 0.605 (benchmarks/simulator_accuracy/fit_modules.py); FlashAttention-2 reaches 0.35 (see
+# arXiv 2407.08608), not 0.173. A100: FlashAttention-2 reaches 0.55 (0.50 to 0.73 in its forward pass: arXiv
+# 2307.08691), not 0.316; the factor of products is fitted by benchmarks/simulator_accuracy/fit_rates.py.
+_MEGATRON_RATES = (
+    OwnRates(compute_capability=8.0, product_factor=0.895, attention_factor=0.575),
+    OwnRates(compute_capability=9.0, product_factor=0.747, attention_factor=0.494),
 )
 # Megatron-LM 1F1B: batched sends and receives that both ends wait for, slices where sequence parallelism is on,
 # overlapped reduction of fp32 gradients, 40 million parameters a bucket, by rings or trees as NCCL chooses. Source:
@@ -70,6 +84,8 @@ MEGATRON = Engine(
     trees=True,
     sequence_parallel=True,
     fused=True,
+    rates=_MEGATRON_RATES,
+    logit_bytes=_STEPWISE_LOSS_BYTES,
     split=StageSplit.ENDS,
     memory=MemoryRule(gate_copies=3, module_norms=False, logit_elements=math.inf, by_layer=False),
 )
