@@ -6,8 +6,9 @@ import contextlib
 import logging
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import SailorError, of_system
@@ -34,8 +35,8 @@ from sailor_cloud.provision.scopes import NOWHERE
 from sailor_cloud.provision.terraform.progress import Listener
 from sailor_cloud.run import budgets, history
 from sailor_cloud.run.appended import kept_lines
-from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import Entry, read
+from sailor_cloud.run.folder import RunFolder, start_time_of
+from sailor_cloud.run.journal import Entry, Event, read
 from sailor_cloud.run.ledger import Ledger, LedgerLine
 from sailor_cloud.run.options import Ending
 from sailor_cloud.run.receipt import Comparison, Receipt
@@ -128,9 +129,9 @@ def close_books(
     if document is not None:
         with _as_problem(problems, "the run is not in 'sailor-cloud history'"):
             history.record_run(folder, _past_run(folder, document, recorded, receipt))
-    held = next((entry.data for entry in entries if "budget_month" in entry.data), None)
+    held = _reservation(folder, document, entries)
     if held is not None and receipt.clean:
-        month, raw = str(held["budget_month"]), held.get("budget_state")
+        month, raw = held
         with _as_problem(problems, f"the reservation for {month} in the budgets is not released"):
             state = None if raw is None else StateBackend.model_validate(raw)
             budgets.release(state, folder.path.parent.parent, folder.run_id, month, spent_usd)
@@ -138,6 +139,18 @@ def close_books(
     if unwritten:
         problems.append(f"{' and '.join(unwritten)} could not be written to; this receipt holds what they lack")
     return replace(receipt, problems=tuple(problems))
+
+
+def _reservation(
+    folder: RunFolder, document: PlanDocument | None, entries: Sequence[Entry]
+) -> tuple[str, Mapping[str, Any] | None] | None:
+    """Return the month and the bucket of a run's reservation; without the journal's first entry, as id and plan say."""
+    created = next((entry.data for entry in entries if entry.event is Event.RUN_CREATED), None)
+    if created is not None:
+        return (str(created["budget_month"]), created.get("budget_state")) if "budget_month" in created else None
+    begun = start_time_of(folder.run_id)
+    state = document.job.cloud.state if document is not None else None
+    return None if begun is None else (f"{begun:%Y-%m}", None if state is None else state.model_dump(mode="json"))
 
 
 @contextlib.contextmanager

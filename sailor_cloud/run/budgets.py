@@ -26,7 +26,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Cloud, StateBackend
 from sailor_cloud.model.job_file import read_yaml
 from sailor_cloud.model.untrusted import MOST_JOB_VALUES, check_values, read_at_most
-from sailor_cloud.run.folder import private_dir
+from sailor_cloud.run.folder import private_dir, run_ids
 from sailor_cloud.units import usd_text
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ class Book(Protocol):
 
     shared: bool
 
+    def name(self, month: str) -> str:
+        """Return the file or object with a month's reservations."""
+
     def change(self, month: str, update: Callable[[Entries], Entries]) -> None:
         """Replace the entries by the result of `update`, atomically."""
 
@@ -142,9 +145,12 @@ class LocalBook:
     folder: Path
     shared: bool = False
 
+    def name(self, month: str) -> str:
+        return str(self.folder / f"{month}.json")
+
     def change(self, month: str, update: Callable[[Entries], Entries]) -> None:
         private_dir(self.folder)
-        file = self.folder / f"{month}.json"
+        file = Path(self.name(month))
         handle = os.open(self.folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -163,11 +169,14 @@ class BucketBook:
     prefix: str
     shared: bool = True
 
+    def name(self, month: str) -> str:
+        return f"{self.prefix}/budgets/{month}.json"
+
     def change(self, month: str, update: Callable[[Entries], Entries]) -> None:
         import obstore
         from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-        name = f"{self.prefix}/budgets/{month}.json"
+        name = self.name(month)
         for _ in range(_MOST_TRIES):
             mode: Any = "create"
             before: Entries = ()
@@ -284,6 +293,10 @@ class Budgets:
         if wanted.reserved_usd > left + 1e-9:
             running = sorted({one.run_id for one in same if one.spent_usd is None})
             ends = f", or end one of {', '.join(running)}" if running else ""
+            # `up` was killed before it made the folder, or the run is of another machine.
+            if lost := [run_id for run_id in running if run_id not in run_ids()]:
+                ends += f"; no folder here is of {', '.join(lost)}: if it runs nowhere else, delete its entry in "
+                ends += book.name(wanted.month)
             raise RequestError(
                 f"the budget has too little left: {state}, so {usd_text(max(0.0, left))} USD, and this run may cost "
                 f"{usd_text(wanted.reserved_usd)}; give a lower --budget, raise it in {FILE}{ends}"

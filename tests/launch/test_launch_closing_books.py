@@ -250,7 +250,20 @@ def test_without_plan_and_journal_the_job_is_the_runs_own_name(folder: RunFolder
     folder.journal_file.unlink()
     told = close_books(folder, None, GONE, clock=FixedClock(END), prices=UsagePrices(), ending=Ending.TORN_DOWN)
     assert told.job == "tiny"
-    assert counted(folder) == 50.0
+
+
+def test_without_its_journal_a_run_is_released_in_the_month_of_its_id_and_next_to_the_states_of_its_plan(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.journal_file.unlink()
+    closed(folder)
+    assert counted(folder) == 1.0
+    released: list[tuple[object, ...]] = []
+    monkeypatch.setattr(budgets, "release", lambda *arguments: released.append(arguments))
+    plan, state = planned(), StateBackend(bucket="gs://states", prefix="p")
+    cloud = plan.job.cloud.model_copy(update={"state": state})
+    closed(folder, plan=replace(plan, job=plan.job.model_copy(update={"cloud": cloud})))
+    assert released == [(state, folder.path.parent.parent, folder.run_id, "2026-11", 1.0)]
 
 
 def test_a_failure_while_the_books_are_closed_is_a_problem_of_the_receipt(

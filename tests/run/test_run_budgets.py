@@ -27,6 +27,7 @@ from sailor_cloud.run.budgets import (
     bucket_book,
     read_allowances,
 )
+from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.testing.moto_server import moto_server
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -61,14 +62,23 @@ def released(book: Book, run_id: str, spent_usd: float) -> None:
     book.change("2026-11", update)
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path))
+
+
 def test_a_run_reserves_what_it_may_cost_and_the_next_is_refused_beyond(book: Book) -> None:
     assert len(mine(book).reserve("run-1", 70.0, NOW)) == 1
     with pytest.raises(RequestError) as caught:
         mine(book).reserve("run-2", 40.0, NOW)
     assert str(caught.value) == (
         "the budget has too little left: 2026-11 owner me@example.org: 0.00 spent and 70.00 reserved of 100.00 USD, so "
-        "30.00 USD, and this run may cost 40.00; give a lower --budget, raise it in budgets.yaml, or end one of run-1"
+        "30.00 USD, and this run may cost 40.00; give a lower --budget, raise it in budgets.yaml, or end one of run-1; "
+        f"no folder here is of run-1: if it runs nowhere else, delete its entry in {book.name('2026-11')}"
     )
+    RunFolder.create("run-1")
+    with pytest.raises(RequestError, match=r"or end one of run-1$"):
+        mine(book).reserve("run-2", 40.0, NOW)
     mine(book).reserve("run-3", 30.0, NOW)
 
 
@@ -298,7 +308,7 @@ def test_a_budget_may_be_used_to_its_last_cent_and_nothing_is_left_below_zero(bo
         mine(book).reserve("run-3", 0.51, NOW)
     mine(book).reserve("run-3", 0.5, NOW)
     released(book, "run-3", 10.0)
-    with pytest.raises(RequestError, match=r"so 0\.00 USD, and .* or end one of run-1, run-2$"):
+    with pytest.raises(RequestError, match=r"so 0\.00 USD, and .* or end one of run-1, run-2; no folder"):
         mine(book).reserve("run-4", 0.0, NOW)
     for run in ("run-1", "run-2"):
         released(book, run, 100.0)
