@@ -199,8 +199,10 @@ def close_expired(ledger: Ledger, state: RunState, now: datetime) -> None:
 def _end(row: ResourceState, expires_at: datetime | None) -> datetime | None:
     """Return until when a journaled node cost money; None while it may exist.
 
-    A node that had shut itself down at its TTL is found later.
+    Unless the journal says until when it ran, a node had shut itself down at its TTL at the latest and is found later.
     """
+    if row.gone_at is not None and row.until is not None:
+        return row.until
     return row.gone_at if row.gone_at is None or expires_at is None else min(row.gone_at, expires_at)
 
 

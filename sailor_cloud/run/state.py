@@ -52,7 +52,10 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceState:
-    """One resource by type and name, with the times of intents and confirmations."""
+    """One resource by type and name, with the times of intents and confirmations.
+
+    `until`: when it ended according to who confirmed that it is gone; None if unknown.
+    """
 
     resource: str
     key: str
@@ -60,6 +63,7 @@ class ResourceState:
     created_at: datetime | None = None
     destroy_intended_at: datetime | None = None
     gone_at: datetime | None = None
+    until: datetime | None = None
     kept: bool = False
     data: dict[str, Any] = field(default_factory=dict)
 
@@ -149,7 +153,7 @@ def _advance_resource(known: ResourceState, entry: Entry) -> ResourceState:
         case Event.DESTROY_INTENDED:
             return replace(known, destroy_intended_at=known.destroy_intended_at or entry.ts, data=data)
         case Event.GONE:
-            return replace(known, gone_at=known.gone_at or entry.ts, data=data)
+            return replace(known, gone_at=known.gone_at or entry.ts, until=_instant(entry.data.get("until")), data=data)
         case Event.KEPT:
             return replace(known, kept=True, data=data)
     return replace(known, data=data)

@@ -368,14 +368,15 @@ class _Teardown:
             confirmed_by = self.leftovers.confirmed_by(row, swept, frozenset(self.cleared))
             if confirmed_by is None:
                 continue
+            data = {"confirmed_by": confirmed_by}
             if row.resource == NODE:
                 # A node that no longer ran had ended at its expiry at the latest.
                 ended = row.key not in ran and state.expires_at is not None
                 end = min(now, state.expires_at) if ended and state.expires_at is not None else now
                 ended_at[ledger_key(row.key)] = end
+                data["until"] = end.isoformat()
             elif row.capacity is not None:
                 ended_at[capacity_key(row.capacity)] = now
-            data = {"confirmed_by": confirmed_by}
             gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
         doubts = self._doubts(state)
         # The journal comes first: after a crash in between, the ledger is closed as it says.

@@ -27,6 +27,7 @@ from sailor_cloud.provision import providers
 from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node
 from sailor_cloud.provision.cleanup import leftovers, teardown
 from sailor_cloud.provision.cleanup.teardown import TeardownResult, destroy
+from sailor_cloud.provision.damage import restore_ledger
 from sailor_cloud.provision.errors.rules import Backoff
 from sailor_cloud.provision.live_resources import (
     FOLDER,
@@ -452,6 +453,20 @@ def test_a_node_that_no_longer_ran_had_ended_at_its_expiry_at_the_latest(run: Ru
     run.paper.alive = [node("n1")]
     assert run.down().clean
     quantities = {line.what.partition(":")[0]: line.quantity for line in Ledger.of(run.folder, run.clock).lines()}
+    assert quantities == {"n0": 9.0, "n1": 30.0}
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["not closed", "lost"])
+def test_the_journal_alone_tells_until_when_a_node_ran_beyond_its_expiry(run: Run, lost: bool) -> None:
+    run.bought()
+    opened = run.folder.ledger_file.read_bytes()
+    run.clock = FixedClock(BEGUN + timedelta(hours=30))
+    run.paper.alive = [node("n1")]
+    assert run.down().clean
+    run.folder.ledger_file.write_bytes(b"" if lost else opened)
+    ledger = Ledger.of(run.folder, FixedClock(BEGUN + timedelta(hours=40)))
+    restore_ledger(run.folder, ledger)
+    quantities = {line.what.partition(":")[0]: line.quantity for line in ledger.lines()}
     assert quantities == {"n0": 9.0, "n1": 30.0}
 
 
