@@ -43,9 +43,12 @@ class PriceWatch:
         return moving and refreshes and context.search is not None
 
     async def run(self) -> None:
+        # After a takeover, open nodes have prices from before.
+        wait_s = 0.0 if self.context.ledger.usd_per_hour() else self.interval_s
         while self.enabled:
-            await asyncio.sleep(self.interval_s)
+            await asyncio.sleep(wait_s)
             await self.refresh()
+            wait_s = self.interval_s
 
     async def refresh(self) -> None:
         """Refresh once; from now on charge open nodes the new prices of their offers."""

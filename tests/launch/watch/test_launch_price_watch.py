@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -46,6 +47,20 @@ def context_of(root: Path, notes: list[str], refresh: Refresh | None, market: Ma
     return context
 
 
+def open_nodes(context: RunContext) -> None:
+    offers = context.document.inputs.offers_by_id()
+    for node in plan_nodes(context.document):
+        context.ledger.open_item(
+            ledger_key(node.id),
+            kind=CostKind.COMPUTE,
+            what=node.id,
+            usd_per_hour=offers[node.offer].usd_per_hour,
+            since=START,
+            price_source="test",
+            price_as_of=START.date(),
+        )
+
+
 def test_prices_of_the_job_s_clouds_and_regions_are_asked_for(tmp_path: Path) -> None:
     asked: list[object] = []
     context = context_of(tmp_path, [], lambda providers, regions: asked.append((providers, regions)))
@@ -74,19 +89,9 @@ def test_open_spot_nodes_are_charged_the_newest_price(tmp_path: Path) -> None:
     context = context_of(tmp_path, notes, lambda providers, regions: None)
     prices = dict(PRICE)
     context.search = QuickSearch(lambda zone, accelerator: prices[accelerator])
-    nodes = plan_nodes(context.document)
-    offers = context.document.inputs.offers_by_id()
-    for node in nodes:
-        context.ledger.open_item(
-            ledger_key(node.id),
-            kind=CostKind.COMPUTE,
-            what=node.id,
-            usd_per_hour=offers[node.offer].usd_per_hour,
-            since=START,
-            price_source="test",
-            price_as_of=START.date(),
-        )
+    open_nodes(context)
     before = context.ledger.usd_per_hour()
+    nodes, offers = plan_nodes(context.document), context.document.inputs.offers_by_id()
     (name,) = {offers[node.offer].accelerator for node in nodes}
     clock = SimulatedClock(START)
     run_simulated(PriceWatch(context).refresh(), clock)
@@ -106,3 +111,19 @@ def test_only_prices_that_move_are_watched(market: Market, wanted: bool, tmp_pat
     assert watch.enabled is wanted
     watch.context.refresh = None
     assert not watch.enabled
+
+
+@pytest.mark.parametrize("bought", [False, True])
+def test_a_controller_that_takes_over_nodes_asks_for_their_prices_first(bought: bool, tmp_path: Path) -> None:
+    asked: list[object] = []
+    context = context_of(tmp_path, [], lambda providers, regions: asked.append(providers))
+    if bought:
+        open_nodes(context)
+
+    async def almost_two_hours() -> None:
+        watch = asyncio.ensure_future(PriceWatch(context).run())
+        await asyncio.sleep(7000.0)
+        watch.cancel()
+
+    run_simulated(almost_two_hours(), SimulatedClock(START))
+    assert len(asked) == 1 + bought
