@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from sailor_cloud.model.document import Cost, PlanDocument
 from sailor_cloud.model.job import Constraints
-from sailor_cloud.model.offer import Offer
-from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
+from sailor_cloud.model.offer import MINIMUM_BILLED_S, Offer
+from sailor_cloud.units import SECONDS_PER_HOUR, duration_text, usd_text
 
 # Time after the deadline for the last checkpoint, the results and the teardown, before nodes shut themselves down.
 DEADLINE_GRACE_S = 600.0
@@ -112,4 +113,21 @@ def too_short(life_s: float, duration_s: float | None) -> str:
     return (
         f"the nodes would shut themselves down {duration_text(life_s)} after their start, and the plan needs "
         f"{duration_text(duration_s)}"
+    )
+
+
+def below_least(document: PlanDocument) -> str:
+    """Say why a budget can't pay what a plan's nodes cost even if they end at once; "" if it can.
+
+    Capacity that is bought separately is not theirs.
+    """
+    offers, budget = document.inputs.offers_by_id(), document.constraints.budget_usd
+    mine = [offers[node.offer] for node in document.plan.nodes if node.offer in offers] if document.plan else []
+    rate = math.fsum(offer.usd_per_hour for offer in mine if not offer.bought_separately)
+    least = rate * MINIMUM_BILLED_S / SECONDS_PER_HOUR
+    if budget is None or not 0.0 < budget <= least:
+        return ""
+    return (
+        f"clouds bill each node for {MINIMUM_BILLED_S:.0f} s at least, which costs {usd_text(least)} USD, "
+        f"and the budget is {usd_text(budget)} USD"
     )

@@ -10,6 +10,7 @@ from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
 from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import CostKind, PlanDocument, Rejected, Status
+from sailor_cloud.model.job import Constraints
 from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer, ZoneConfidence
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.report.html.page import plan_as_html
@@ -24,6 +25,13 @@ from sailor_cloud.report.plan.plan_text import plan_as_text
 def test_the_report_looks_as_reviewed(width: int, details: bool, golden: Callable[[str, str], str]) -> None:
     shown = plan_as_text(document(), width=width, details=details)
     assert shown == golden(f"plan-{width}{'-details' if details else ''}.txt", shown)
+
+
+def test_a_budget_below_what_is_billed_at_least_is_warned_of() -> None:
+    # Two nodes of 0.20 and 0.10 USD an hour.
+    for budget, warned in ((0.005, True), (0.006, False)):
+        told = " ".join(notes(replace(document(), constraints=Constraints(budget_usd=budget))))
+        assert ("which costs 0.00500 USD, and the budget is 0.00500 USD; 'up' refuses the plan" in told) is warned
 
 
 def test_a_narrow_terminal_breaks_no_name_of_an_alternative() -> None:

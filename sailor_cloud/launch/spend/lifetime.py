@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import MINIMUM_BILLED_S
-from sailor_cloud.simulator.lifetime import lifetime_of, too_short
-from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
+from sailor_cloud.simulator.lifetime import below_least, lifetime_of, too_short
+from sailor_cloud.units import SECONDS_PER_HOUR
 
 NO_END = (
     "the job has neither a budget nor a deadline, so nothing would end its nodes; "
@@ -49,23 +47,11 @@ def life_s(document: PlanDocument) -> float:
         )
     if life is None:
         raise RequestError(NO_END)
-    budget, least = document.constraints.budget_usd, _least_usd(document)
-    if budget is not None and 0.0 < budget <= least:
-        raise RequestError(
-            f"clouds bill each node for {MINIMUM_BILLED_S:.0f} s at least, which costs {usd_text(least)} USD, "
-            f"and the budget is {usd_text(budget)} USD; raise constraints.budget_usd, or give --budget"
-        )
+    if why := below_least(document):
+        raise RequestError(f"{why}; raise constraints.budget_usd, or give --budget")
     if why := too_short(life, duration):
         raise RequestError(f"{why}; raise constraints.deadline, or write the plan again with 'sailor-cloud plan'")
     return life
-
-
-def _least_usd(document: PlanDocument) -> float:
-    """Return what a plan's nodes cost even if they end at once; capacity that is bought separately is not theirs."""
-    offers = document.inputs.offers_by_id()
-    mine = [offers[node.offer] for node in document.plan.nodes if node.offer in offers] if document.plan else []
-    rate = math.fsum(offer.usd_per_hour for offer in mine if not offer.bought_separately)
-    return rate * MINIMUM_BILLED_S / SECONDS_PER_HOUR
 
 
 def with_affordable_rate(document: PlanDocument, left: Remaining) -> PlanDocument:

@@ -17,7 +17,7 @@ from sailor_cloud.report import text
 from sailor_cloud.report.decision.elsewhere import elsewhere_line
 from sailor_cloud.report.plan.groups import plan_hardware
 from sailor_cloud.report.plan.money import unlimited_usd, until_shutdown_usd
-from sailor_cloud.simulator.lifetime import lifetime_of
+from sailor_cloud.simulator.lifetime import below_least, lifetime_of
 from sailor_cloud.simulator.resimulate import broken_limits
 from sailor_cloud.units import counted, probability_text
 
@@ -341,7 +341,8 @@ def _within(document: PlanDocument) -> str:
 def notes(document: PlanDocument) -> tuple[str, ...]:
     """Return warnings that the decision has not given.
 
-    They are of stale, doubtful and example prices, unmeasured links, and a worst case or TTL that may end a run.
+    They are of stale, doubtful and example prices, unmeasured links, a worst case that may end a run, and a
+    budget below what is billed at least.
     """
     cost = document.cost
     found = list(short_of_memory(document))
@@ -383,6 +384,8 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
             f"the worst case of {text.usd(worst)} USD is over the budget of {text.usd(budget)} USD; "
             "the run would be stopped at the budget"
         )
+    if too_little := below_least(document):
+        found.append(f"{too_little}; 'up' refuses the plan")
     return tuple(found)
 
 
