@@ -19,7 +19,9 @@ import pytest
 from factories.quick_runs import CLOCK, QuickRun, journal, planned, quick_run, trained
 from factories.runs import assert_nothing_is_left
 from sailor_cloud.durable import write_atomically
+from sailor_cloud.launch.fleet import ssh
 from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
+from sailor_cloud.launch.watch import log_reader
 from sailor_cloud.launch.watch.log_reader import Selection, show_logs
 from sailor_cloud.launch.watch.status import WatchedRuns
 from sailor_cloud.provision import processes
@@ -200,6 +202,20 @@ def test_logs_are_read_from_living_nodes_and_from_the_folder_afterwards(run: Qui
     assert lines_of(folder, Selection(rank=1)) == alive
     (past,) = past_runs(folder.path.parent)
     assert (past.outcome, past.steps, past.generations, past.clean) == ("completed", 60, 1, True)
+
+
+def test_of_a_long_log_its_end_is_shown_and_kept(run: QuickRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    begins = "rank 1 of generation 1 begins"
+    run.start(planned(steps=60))
+    folder = run.wait_for(trained(5), "training")
+    monkeypatch.setattr(log_reader, "MOST_SHOWN_BYTES", 7)
+    monkeypatch.setattr(ssh, "MOST_LOG_BYTES", 18)
+    end = ["n1 g1-rank1.log: [23 bytes are left out]", "n1 g1-rank1.log: begins"]
+    assert lines_of(folder, Selection(node="n1", rank=1)) == end
+    assert run.end().ending is Ending.COMPLETED
+    kept = (folder.logs_dir / "n1" / "g1-rank1.log").read_text()
+    assert kept == f"[12 bytes are left out]\n{begins[12:]}\n"
+    assert lines_of(folder, Selection(rank=1))[1:] == end[1:]
 
 
 def lines_of(folder: RunFolder, selection: Selection) -> list[str]:

@@ -24,6 +24,8 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 def logs(run: str, follow: bool, node: str | None, rank: int | None, as_json: bool) -> None:
     """Show the logs of RUN, from its nodes while they live and from the run's folder afterwards.
 
+    Of each log, the last 8 MiB are shown; the folder keeps the last 32 MiB.
+
     \b
     sailor-cloud logs RUN --rank 0
     sailor-cloud logs RUN -f --node NODE

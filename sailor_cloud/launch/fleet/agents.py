@@ -176,7 +176,7 @@ class AgentLink:
         return [event for event in events if event is not None]
 
     async def fetch_logs(self, target: Path) -> None:
-        await self.connection.fetch("logs/*", target)
+        await self.connection.fetch_logs(target)
 
     async def close(self) -> None:
         self.closed = True

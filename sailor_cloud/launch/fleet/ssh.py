@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import re
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -12,12 +12,10 @@ from typing import TypeVar
 
 import asyncssh
 
-from sailor_cloud.errors import LaunchError
+from sailor_cloud.errors import LaunchError, of_system
 from sailor_cloud.launch.fleet.fleet import UnreachableError
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.access.tunnel import OpenTunnel
-
-logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 90.0
 RETRY_INTERVAL_S = 0.5
@@ -28,8 +26,16 @@ RECONNECT_TIMEOUT_S = 5.0
 TUNNEL_TIMEOUT_S = 30.0
 TUNNEL_RETRY_INTERVAL_S = 5.0
 FETCH_TIMEOUT_S = 120.0
+# Of a log that a run keeps; ranks may write many GB.
+MOST_LOG_BYTES = 32 * 2**20
+_LOG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.log")
 
 _T = TypeVar("_T")
+
+
+def left_out(nbytes: int) -> str:
+    """Return the line in place of a log's skipped bytes."""
+    return f"[{nbytes:,} bytes are left out]"
 
 
 class HostKeyChangedError(LaunchError):
@@ -126,16 +132,34 @@ class NodeConnection:
 
         return await self._attempt(work, f"listing {pattern}", TRANSFER_TIMEOUT_S)
 
-    async def fetch(self, pattern: str, destination: Path) -> None:
-        """Copy the node's files that match a pattern, if any, into a local folder."""
+    async def read_tail(
+        self, path: str, offset: int, most_bytes: int, *, timeout_s: float = TRANSFER_TIMEOUT_S
+    ) -> tuple[int, bytes]:
+        """Return a file's end after a byte offset, of `most_bytes` at most, and where that begins."""
 
-        async def work(_: asyncssh.SSHClientConnection, sftp: asyncssh.SFTPClient) -> None:
+        async def work(_: asyncssh.SSHClientConnection, sftp: asyncssh.SFTPClient) -> tuple[int, bytes]:
             try:
-                await sftp.mget(pattern, str(destination), recurse=True)
+                async with sftp.open(path, "rb") as file:
+                    start = max(offset, ((await file.stat()).size or 0) - most_bytes)
+                    return start, await file.read(most_bytes, start)
             except asyncssh.SFTPNoSuchFile:
-                logger.debug("node %s has no %s to fetch", self.node.id, pattern)
+                return offset, b""
 
-        await self._attempt(work, f"fetching {pattern}", FETCH_TIMEOUT_S)
+        return await self._attempt(work, f"reading {path}", timeout_s)
+
+    async def fetch_logs(self, destination: Path) -> None:
+        """Copy the end of each log of the node, if any, into a folder; a first line says what is left out."""
+        for path in await self.list_files("logs/*.log"):
+            name = PurePosixPath(path).name
+            # A node's names are not to be trusted.
+            if _LOG_NAME.fullmatch(name):
+                start, data = await self.read_tail(f"logs/{name}", 0, MOST_LOG_BYTES, timeout_s=FETCH_TIMEOUT_S)
+                partial = destination / f".{name}.partial"
+                try:
+                    partial.write_bytes((f"{left_out(start)}\n".encode() if start else b"") + data)
+                    partial.replace(destination / name)
+                except OSError as error:
+                    raise LaunchError(of_system(error)) from error
 
     async def _attempt(
         self,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sailor_cloud.errors import LaunchError, RequestError
 from sailor_cloud.launch.fleet.fleet import UnreachableError
-from sailor_cloud.launch.fleet.ssh import NodeConnection
+from sailor_cloud.launch.fleet.ssh import NodeConnection, left_out
 from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
 from sailor_cloud.launch.watch.event_text import event_text
 from sailor_cloud.provision.access.nodes import ReachableNode, reachable_nodes
@@ -18,6 +19,9 @@ from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import Phase, fold
 
 _RANK_LOG = re.compile(r"g(\d+)-rank(\d+)\.log")
+
+# Of each log at once; ranks may write many GB.
+MOST_SHOWN_BYTES = 8 * 2**20
 
 # Arguments: node, log name, and a line without its end.
 Show = Callable[[str, str, str], None]
@@ -159,7 +163,8 @@ class _Reader:
             self.known.add((node.id, name))
             if self.selection.has(node.id, name):
                 tail = self.tails.setdefault((node.id, name), _Tail())
-                self._pass_on(node.id, name, tail, await connection.read_from(f"logs/{name}", tail.offset))
+                read = await connection.read_tail(f"logs/{name}", tail.offset, MOST_SHOWN_BYTES)
+                self._pass_on(node.id, name, tail, *read)
 
     def _from_folder(self, node: str) -> None:
         for path in sorted((self.folder.logs_dir / node).glob("*.log")):
@@ -167,10 +172,14 @@ class _Reader:
             if self.selection.has(node, path.name):
                 tail = self.tails.setdefault((node, path.name), _Tail())
                 with path.open("rb") as file:
-                    file.seek(tail.offset)
-                    self._pass_on(node, path.name, tail, file.read())
+                    start = max(tail.offset, file.seek(0, os.SEEK_END) - MOST_SHOWN_BYTES)
+                    file.seek(start)
+                    self._pass_on(node, path.name, tail, start, file.read(MOST_SHOWN_BYTES))
 
-    def _pass_on(self, node: str, name: str, tail: _Tail, data: bytes) -> None:
+    def _pass_on(self, node: str, name: str, tail: _Tail, start: int, data: bytes) -> None:
+        if start > tail.offset:
+            self.show(node, name, left_out(start - tail.offset))
+            tail.offset, tail.torn = start, b""
         for line in tail.lines(data):
             self.shown = True
             self.show(node, name, line)
