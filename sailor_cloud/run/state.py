@@ -54,7 +54,7 @@ _PHASES = {
 class ResourceState:
     """One resource by type and name, with the times of intents and confirmations.
 
-    `until`: when it ended according to who confirmed that it is gone; None if unknown.
+    `until`: when it ended according to who confirmed that it is gone, or before that, when a search last saw it.
     """
 
     resource: str
@@ -151,7 +151,8 @@ def _advance_resource(known: ResourceState, entry: Entry) -> ResourceState:
         case Event.CREATED:
             return replace(known, created_at=known.created_at or entry.ts, gone_at=None, data=data)
         case Event.DESTROY_INTENDED:
-            return replace(known, destroy_intended_at=known.destroy_intended_at or entry.ts, data=data)
+            until = _instant(entry.data.get("until")) or known.until
+            return replace(known, destroy_intended_at=known.destroy_intended_at or entry.ts, until=until, data=data)
         case Event.GONE:
             return replace(known, gone_at=known.gone_at or entry.ts, until=_instant(entry.data.get("until")), data=data)
         case Event.KEPT:

@@ -152,9 +152,7 @@ class _Teardown:
         self.keep = self._to_keep()
         state = self._journal_found(state, before)
         self._charge_for_found(state, (*before.found, *before.kept))
-        self.journal.append_all(
-            [Draft(event=Event.DESTROY_INTENDED, resource=row.resource, key=row.key) for row in state.live]
-        )
+        self.journal.append_all(_intents(state, before, self.clock.now()))
         self._destroy_roots(tuple(root for root in roots(self.folder) if _may_have_state(root)))
         self.interrupt.check()
         if self.leftovers.places.scopes and late:
@@ -358,7 +356,7 @@ class _Teardown:
         self.problems += [*swept.problems, *dict.fromkeys(one.unconfirmed_text for one in swept.unconfirmed)]
         state = self._journal_found(self._state(), swept)
         now = self.clock.now()
-        ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
+        ran = _nodes_in(before)
         gone, ended_at = [], dict[str, datetime]()
         for row in state.live:
             if kept := [one for one in swept.kept if is_same_resource(row, one) and (one.ends or one.name in row.key)]:
@@ -370,9 +368,10 @@ class _Teardown:
                 continue
             data = {"confirmed_by": confirmed_by}
             if row.resource == NODE:
-                # A node that no longer ran had ended at its expiry at the latest.
-                ended = row.key not in ran and state.expires_at is not None
-                end = min(now, state.expires_at) if ended and state.expires_at is not None else now
+                # A node that no longer ran had ended at its expiry, or after an earlier teardown saw it, at the latest.
+                end = now
+                if row.key not in ran and state.expires_at is not None:
+                    end = min(now, max(state.expires_at, row.until or state.expires_at))
                 ended_at[ledger_key(row.key)] = end
                 data["until"] = end.isoformat()
             elif row.capacity is not None:
@@ -440,6 +439,24 @@ def _again(state: RunState, swept: CloudSweep) -> list[ResourceState]:
     """Return resources that the journal calls deleted and a search has found."""
     live = [found for found in (*swept.found, *swept.kept) if found.type != FOLDER]
     return [row for row in state.resources if row.gone_at and any(is_same_resource(row, found) for found in live)]
+
+
+def _nodes_in(swept: CloudSweep) -> set[str]:
+    return {resource.node for resource in swept.found if resource.type != FOLDER and resource.node}
+
+
+def _intents(state: RunState, before: CloudSweep, now: datetime) -> list[Draft]:
+    """Return the intents to delete what may live; nodes that were just seen have run until now."""
+    ran = _nodes_in(before)
+    return [
+        Draft(
+            event=Event.DESTROY_INTENDED,
+            resource=row.resource,
+            key=row.key,
+            data={"until": now.isoformat()} if row.resource == NODE and row.key in ran else {},
+        )
+        for row in state.live
+    ]
 
 
 def _may_have_state(root: Root) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -468,6 +469,21 @@ def test_the_journal_alone_tells_until_when_a_node_ran_beyond_its_expiry(run: Ru
     restore_ledger(run.folder, ledger)
     quantities = {line.what.partition(":")[0]: line.quantity for line in ledger.lines()}
     assert quantities == {"n0": 9.0, "n1": 30.0}
+
+
+def test_a_node_beyond_its_expiry_is_charged_after_a_teardown_that_was_killed_once_it_was_deleted(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.bought().roots("gcp")
+    run.clock = FixedClock(BEGUN + timedelta(hours=30))
+    with monkeypatch.context() as killed:
+        killed.setattr(teardown._Teardown, "_confirm", lambda *arguments: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            run.down()
+    assert not any(one.node for one in run.paper.alive)
+    run.clock = FixedClock(BEGUN + timedelta(hours=40))
+    assert run.down().clean
+    assert {line.quantity for line in Ledger.of(run.folder, run.clock).lines()} == {30.0}
 
 
 def test_a_kind_that_was_not_answered_for_is_not_confirmed(run: Run) -> None:
