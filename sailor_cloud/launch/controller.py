@@ -165,16 +165,18 @@ class Controller:
         if context.search is not None and (slow := known_slow_links(context)):
             context.search.update_link_speeds(slow)
         first = not generations(context.folder)
-        running_generation = await takeover.running_generation(context)
+        running_generation, idle = await takeover.running_generation(context), False
         if running_generation is None:
             await fallback.obtain_nodes(context, await takeover.initial_plan(context))
             generation = await self._started()
         else:
             generation = self._followed(running_generation)
+            # An earlier controller may have died while it bought more nodes.
+            idle = nodes.has_extra(context, context.document)
         if first:
             context.notifier.notify(Notice.STARTED, run=context.folder.run_id, text="training started")
         while True:
-            growth, links = Growth(context, generation), SlowLinks(context, generation)
+            growth, links, idle = Growth(context, generation, idle=idle), SlowLinks(context, generation), False
             rate = MeasuredRate(context, generation)
             async with growth.watching(), links.watching(), rate.watching():
                 result = await generation.follow()

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,13 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.down import take_down
 from sailor_cloud.launch.start import resume_run
 from sailor_cloud.provision import processes
+from sailor_cloud.provision.outcomes import applied_or_raise
+from sailor_cloud.provision.providers.local.spec import VmInfo
+from sailor_cloud.provision.provisioner import apply
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import read
 from sailor_cloud.run.options import Ending
+from sailor_cloud.run.state import fold
 from sailor_cloud.workload import decoder
 
 pytestmark = pytest.mark.slow
@@ -52,6 +58,25 @@ def test_training_continues_without_a_controller_and_resume_takes_it_over(run: Q
     assert "took over generation 1" in run.notes.text
     assert [event["step"] for event in steps_of(folder)] == list(range(1, 151)), "every step once, none twice"
     assert len(journal(folder, "generation_started")) == 1
+    assert_nothing_is_left(folder.path)
+
+
+def test_resume_releases_nodes_that_a_killed_controller_had_bought_to_grow(run: QuickRun) -> None:
+    run.folder = folder = killed_run(run.home, trained(20), "--steps", "100000")
+    document = folder.read_document()
+    assert document.plan is not None
+    added = replace(document.plan.nodes[0], id="n2")
+    grown = replace(document, plan=replace(document.plan, nodes=(*document.plan.nodes, added)))
+    expires_at = fold(read(folder.journal_file)).expires_at
+    assert expires_at is not None
+    assert len(applied_or_raise(apply(folder, grown, clock=CLOCK, expires_at=expires_at)).nodes) == 3
+    run.start(planned(steps=100_000), resume=True)
+    run.wait_for(lambda folder: "n2" in {entry["key"] for entry in journal(folder, "gone")}, "the release")
+    assert "took over generation 1" in run.notes.text
+    assert VmInfo.read(folder.node_dir("n2")) is None
+    assert len(journal(folder, "generation_started")) == 1
+    run.interrupt()
+    assert run.end().ending is Ending.INTERRUPTED
     assert_nothing_is_left(folder.path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from sailor_cloud.errors import ProvisionError, QuotaError, SailorError, StockoutError
@@ -32,20 +32,22 @@ LEAST_GAIN_S = 120.0
 
 @dataclass(slots=True)
 class Growth:
-    """Checks regularly whether more nodes would pay; `document` is the plan to switch to, once found."""
+    """Checks regularly whether more nodes would pay; `document` is the plan to switch to, once found.
+
+    `idle`: nodes may run that are in no plan; they are released first.
+    """
 
     context: RunContext
     generation: Generation
+    idle: bool = False
     document: PlanDocument | None = None
     _interrupt: Interrupt = field(default_factory=Interrupt)
     _buying: bool = False
-    # Whether nodes may run that are in no plan.
-    _idle: bool = False
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Look for growth during a generation; unfinished purchases are dropped when it ends."""
-        if not self._wanted:
+        if not self._wanted and not self.idle:
             yield
             return
         async with background_task(self._look(), ends_itself=self._cancel_purchase):
@@ -76,18 +78,22 @@ class Growth:
         )
 
     async def _look(self) -> None:
-        interval_s = self.context.options.growth_interval_s
-        assert interval_s is not None
-        while self.document is None and not self._interrupt.requested:
-            await asyncio.sleep(interval_s)
-            try:
-                await self._attempt()
-            except (StockoutError, QuotaError) as error:
-                self.context.observer.note(f"no capacity to grow: {error}")
-            except ProvisionInterrupted:
-                return
-            except SailorError as error:
-                logger.warning("growing the run failed: %s", error)
+        if self.idle:
+            await self._tried(self._release_extra)
+        while self._wanted and self.document is None and not self._interrupt.requested:
+            assert self.context.options.growth_interval_s is not None
+            await asyncio.sleep(self.context.options.growth_interval_s)
+            await self._tried(self._attempt)
+
+    async def _tried(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (StockoutError, QuotaError) as error:
+            self.context.observer.note(f"no capacity to grow: {error}")
+        except ProvisionInterrupted:
+            self._interrupt.request()
+        except SailorError as error:
+            logger.warning("growing the run failed: %s", error)
 
     async def _attempt(self) -> None:
         """Buy a better plan's nodes and switch to it; nodes bought without success are released."""
@@ -155,10 +161,10 @@ class Growth:
 
         If the plan has lost a node, this would create it again; then recovery releases the others.
         """
-        if not self._idle or await nodes.has_lost_nodes(self.context, self.context.document):
+        if not self.idle or await nodes.has_lost_nodes(self.context, self.context.document):
             return
         await self._create(self.context.document)
-        self._idle = False
+        self.idle = False
         await nodes.release(self.context, self.context.document)
 
     async def _create(self, document: PlanDocument) -> None:
@@ -166,7 +172,7 @@ class Growth:
         self._buying = True
         try:
             with nodes.pending_cost(context, document):
-                self._idle = True
+                self.idle = True
                 await context.fleet.create(
                     with_affordable_rate(document, context.remaining()),
                     expires_at=context.expires_at,

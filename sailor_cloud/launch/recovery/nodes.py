@@ -227,6 +227,11 @@ async def release(context: RunContext, document: PlanDocument) -> None:
     await context.fleet.retire(sorted({row.key for row in _live(context)} - kept))
 
 
+def has_extra(context: RunContext, document: PlanDocument) -> bool:
+    """Whether the journal has nodes that may run and are not in the plan."""
+    return not {row.key for row in _live(context)} <= {node.id for node in plan_nodes(document)}
+
+
 async def retire_lost_nodes(context: RunContext, survivors: tuple[Node, ...]) -> bool:
     """Stop charging deleted nodes; return whether only the survivors are charged now."""
     kept = {node.id for node in survivors}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from sailor_cloud.errors import NotSoldError, ProvisionError, QuotaError, Stocko
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.fleet.fleet import Health, UnreachableError
 from sailor_cloud.launch.recovery.growth import Growth
+from sailor_cloud.launch.recovery.nodes import has_extra
 from sailor_cloud.launch.replanning.replan import Option, Policy
 from sailor_cloud.launch.simulation.fleet import SimulatedFleet, SimulatedLink
 from sailor_cloud.launch.simulation.market import Place, Trace
@@ -25,6 +28,7 @@ from sailor_cloud.launch.simulation.world import World
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.provision.provisioner import Applied
+from sailor_cloud.provision.terraform.progress import Interrupt
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.options import Ending, LaunchOptions, Outcome
@@ -232,6 +236,37 @@ def test_nodes_bought_to_grow_without_use_are_released(
     outcome = run.run(job(budget_usd=200.0, deadline=36000.0))
     assert outcome.ending is Ending.COMPLETED, outcome.message
     assert idle_s[0] < (1300.0 if silent else 200.0)
+
+
+def test_a_controller_that_takes_over_releases_what_another_had_bought_to_grow(tmp_path: Path) -> None:
+    clock, search = SimulatedClock(START), QuickSearch()
+    folder, many = RunFolder.create("grown", root=tmp_path), search(job(budget_usd=200.0))
+    assert many.plan is not None
+    few = replace(many, plan=replace(many.plan, nodes=many.plan.nodes[:1]))
+    context = simulated_context(
+        folder,
+        few,
+        World(clock=clock, trace=trace()),
+        clock=clock,
+        decoder=decoder(few.job.model),
+        search=search,
+        policy=Policy.NEVER,
+        observer=SilentObserver(lambda note: None),
+    )
+
+    async def takes_over() -> None:
+        await context.fleet.create(
+            many, expires_at=context.expires_at, interrupt=Interrupt(), on_progress=lambda progress: None
+        )
+        assert has_extra(context, few)
+        growth = Growth(context, SimpleNamespace(), idle=True)  # type: ignore[arg-type]
+        async with growth.watching():
+            await asyncio.sleep(600.0)
+
+    run_simulated(takes_over(), clock)
+    (kept,) = few.plan.nodes if few.plan is not None else ()
+    assert not has_extra(context, few)
+    assert set(context.fleet.world.running()) == {kept.id}  # type: ignore[attr-defined]
 
 
 def test_growth_that_fails_makes_no_lost_node_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
