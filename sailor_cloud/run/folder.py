@@ -129,7 +129,9 @@ class RunFolder:
         of the folder, commands would overwrite a file that is not the run's.
         """
         for place, folders, files in os.walk(self.path):
-            folders[:] = [name for name in folders if name not in _FOREIGN]
+            # Of a cluster's node only its events are the run's; code, packages and logs below are the job's own.
+            of_node = Path(place).parent == self.cluster_dir
+            folders[:] = [] if of_node else [name for name in folders if name not in _FOREIGN]
             for file in (Path(place, name) for name in files):
                 with contextlib.suppress(OSError):
                     if why := self._unusable(file):
@@ -140,7 +142,8 @@ class RunFolder:
         """Return why a file can't be the run's; empty if it can. Raises OSError."""
         # Logs grow without a limit, may be links to a cluster's shared folder, and are only read.
         is_log = self.logs_dir in file.parents and file != self.events_file
-        leads_out = file.is_symlink() and not file.resolve().is_relative_to(self.path.resolve())
+        # Unlike `resolve`, this takes a link to itself.
+        leads_out = file.is_symlink() and not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(self.path))
         if leads_out and not is_log and not file.exists():
             return _LEADS_OUT
         found = file.stat()
@@ -206,6 +209,11 @@ class RunFolder:
     @property
     def nodes_dir(self) -> Path:
         return self.path / "nodes"
+
+    @property
+    def cluster_dir(self) -> Path:
+        """The scripts of a scheduler's jobs, and a folder for each of its nodes."""
+        return self.path / "cluster"
 
     def node_dir(self, node_id: str) -> Path:
         return self.nodes_dir / node_id

@@ -271,3 +271,26 @@ def test_a_stopped_holder_is_named_as_such(tmp_path: Path) -> None:
         with pytest.raises(RunLockedError, match="wait for it or interrupt it"), folder.lock():
             pass
         other.communicate()
+
+
+def test_a_clusters_node_may_keep_what_it_likes_below_its_own_folder(tmp_path: Path) -> None:
+    folder = RunFolder.create("job-20261121-051313-a1b2", root=tmp_path)
+    node = folder.cluster_dir / "n0"
+    for name in ("logs", "code/0a1b", "packages/bin"):
+        (node / name).mkdir(parents=True)
+    # The packages of a command are a virtual environment, whose Python is a link.
+    (node / "packages" / "bin" / "python3").symlink_to(sys.executable)
+    (node / "code" / "0a1b" / "data").symlink_to(tmp_path / "data")
+    for name in ("logs/g1-rank0.log", "code/0a1b/result.bin"):
+        (node / name).touch()
+        os.truncate(node / name, 2**40)
+    assert RunFolder.open("job", root=tmp_path) == folder
+    os.mkfifo(node / "agent.jsonl")
+    with pytest.raises(RequestError, match=rf"{node / 'agent.jsonl'} is not a file but a FIFO"):
+        RunFolder.open("job", root=tmp_path)
+
+
+def test_a_link_to_itself_hides_no_run(tmp_path: Path) -> None:
+    folder = RunFolder.create("job-20261121-051313-a1b2", root=tmp_path)
+    (folder.path / "reserve").symlink_to("reserve")
+    assert RunFolder.open("job", root=tmp_path) == folder

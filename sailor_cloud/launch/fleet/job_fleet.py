@@ -93,7 +93,7 @@ class JobFleet:
     @property
     def home(self) -> Path:
         """The folder with the agents' folders, scripts and plans of jobs."""
-        return private_dir(self.folder.path / "cluster")
+        return private_dir(self.folder.cluster_dir)
 
     def node_home(self, node: str) -> Path:
         return self.home / node
