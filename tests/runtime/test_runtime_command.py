@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -620,6 +621,31 @@ def test_after_a_notice_children_may_save_although_the_shell_that_started_them_h
     assert (home / "store" / "step-1").read_text() == "all"
 
 
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_a_command_saves_when_a_scheduler_sends_sigterm_to_all_processes(tmp_path: Path, everywhere: bool) -> None:
+    home = tmp_path / "home"
+    code = "import os, pathlib, signal, sys, time\n"
+    code += "saved = pathlib.Path(os.environ['SAILOR_CHECKPOINTS'], 'step-1')\n"
+    code += "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), saved.write_text('all'), sys.exit()))\n"
+    code += f"pathlib.Path({str(home)!r}, 'ready').touch(); time.sleep(1000)"
+    (tmp_path / "train.py").write_text(code)
+    command = Command(home, f"exec {sys.executable} {tmp_path}/train.py")
+    command.wait_for("ready")
+    below = tree.descendants(command.process.pid) if everywhere else []
+    tree.signal_all([command.process.pid, *below], signal.SIGTERM)
+    [*_, ended] = command.events()
+    assert ended["reason"] == "requested"
+    assert (home / "store" / "step-1").read_text() == "all"
+
+
+def test_a_command_that_sigterm_ends_at_once_has_not_finished(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    command = Command(home, f"trap 'exit 0' TERM; touch {home}/ready; while true; do sleep 0.01; done")
+    command.wait_for("ready")
+    tree.signal_all([command.process.pid, *tree.descendants(command.process.pid)], signal.SIGTERM)
+    assert command.events()[-1]["reason"] == "requested"
+
+
 def test_children_that_do_not_end_after_a_notice_are_killed_when_the_grace_is_over(tmp_path: Path) -> None:
     home = tmp_path / "home"
     command = Command(home, f"(trap '' TERM; touch {home}/ready; sleep 1000) & wait; true", grace_s=1.0)
@@ -689,4 +715,4 @@ def test_a_command_that_never_stops_writing_still_gets_the_stop_request(tmp_path
     try:
         assert command.events()[-1]["reason"] == "requested"
     finally:
-        command.process.terminate()
+        command.process.send_signal(tree.END_NOW)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_runtime.agent.fork_server import ForkServer, Process
-from sailor_runtime.command.tree import adopt_orphans, end_descendants
+from sailor_runtime.command.tree import END_NOW, adopt_orphans, end_descendants
 from sailor_runtime.spec import CommandSpec, RunSpec
 from sailor_runtime.stand_in import runs_on_cpu
 
@@ -44,7 +44,7 @@ class Rank:
     phase: str = "starting"
     ended: dict[str, Any] | None = None
     last_sign: float = field(default_factory=time.monotonic)
-    # Whether it supervises a command: on SIGTERM it ends the command's processes before itself.
+    # Whether it supervises a command: on END_NOW it ends the command's processes before itself.
     supervises: bool = False
 
     def new_events(self) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ def _die_with_parent() -> None:
 
 
 def _end_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, END_NOW)
 
 
 def kill(ranks: list[Rank]) -> list[Rank]:
@@ -160,7 +160,7 @@ def kill(ranks: list[Rank]) -> list[Rank]:
     """
     for rank in ranks:
         if rank.process.poll() is None:
-            rank.process.terminate() if rank.supervises else rank.process.kill()
+            rank.process.send_signal(END_NOW) if rank.supervises else rank.process.kill()
     until = time.monotonic() + _KILLED_S
     left = []
     for rank in ranks:

@@ -1,7 +1,8 @@
 """`python -m sailor_runtime.command`: runs a user's command on one node, and leaves no process of it behind.
 
-The agent starts it instead of ranks. Like a rank, it writes events to a file and reads a control file. SIGTERM, which
-it also gets when the agent dies, immediately ends the command and all its processes.
+The agent starts it instead of ranks. Like a rank, it writes events to a file and reads a control file. SIGTERM is a
+request to stop, like that of the control file. `END_NOW`, which it also gets when the agent dies, immediately ends the
+command and all its processes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class FailedError(Exception):
 
 
 class EndedError(Exception):
-    """SIGTERM was received."""
+    """END_NOW was received."""
 
 
 class Supervisor:
@@ -73,6 +74,7 @@ class Supervisor:
             leads=number == 0,
         )
         self._stop_requested_at: float | None = None
+        self._terminated = False
         self._ran_s = 0.0
         self._steps = ReportedSteps()
         self._ranks: set[int] = set()
@@ -82,6 +84,10 @@ class Supervisor:
         self._leads = number == 0
         self._copying: threading.Thread | None = None
         self._copy_problem = ""
+
+    def terminate(self, signum: int, frame: object) -> None:
+        """Handle SIGTERM. The command may get it too, and must not count as finished if it then ends by itself."""
+        self._terminated = True
 
     def run(self) -> int:
         """Return the exit code: 0 if the command ended well or on request."""
@@ -304,11 +310,13 @@ class Supervisor:
         """Forward a stop request once, as SIGTERM, to the command and its process group."""
         if self._stop_requested_at is not None:
             return
+        asked = self._terminated
         with contextlib.suppress(FileNotFoundError, ValueError):
-            if json.loads(self._control.read_text())["stop"]:
-                self._stop_requested_at = time.time()
-                if leader is not None:
-                    tree.signal_all(_group(leader), signal.SIGTERM)
+            asked = asked or json.loads(self._control.read_text())["stop"]
+        if asked:
+            self._stop_requested_at = time.time()
+            if leader is not None:
+                tree.signal_all(_group(leader), signal.SIGTERM)
 
     def _report(self, event: str, **fields: Any) -> None:
         line = json.dumps({"event": event, "ts": time.time(), **fields}) + "\n"
@@ -347,17 +355,19 @@ def main() -> int:
     parser.add_argument("--rank", type=int)
     options = parser.parse_args()
 
-    def on_term(signum: int, frame: object) -> None:
+    def end_now(signum: int, frame: object) -> None:
         raise EndedError
 
-    signal.signal(signal.SIGTERM, on_term)
+    signal.signal(tree.END_NOW, end_now)
     tree.adopt_orphans()
     spec = read_spec(options.spec.read_text())
     assert isinstance(spec, CommandSpec)
     try:
-        return Supervisor(spec, options.node, options.home, options.events, options.control).run()
+        supervisor = Supervisor(spec, options.node, options.home, options.events, options.control)
+        signal.signal(signal.SIGTERM, supervisor.terminate)
+        return supervisor.run()
     except EndedError:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(tree.END_NOW, signal.SIG_IGN)
         tree.end_descendants(os.getpid())
         return 1
 

@@ -13,6 +13,9 @@ import subprocess
 import time
 from pathlib import Path
 
+# An agent ends the supervisor of a command with it. SIGTERM is no such order: a scheduler, or a system that shuts down,
+# sends that to all processes, and the command may then save.
+END_NOW = signal.SIGUSR2
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _POLL_S = 0.02
 _SUDO_S = 5.0

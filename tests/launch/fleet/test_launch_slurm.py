@@ -33,12 +33,29 @@ GROUPS = {"a100": (2, "a100", 1), "v100": (1, "v100", 1), "titan": (1, "", 0)}
 NODES = ["2 x lab-a100@a100", "1 x lab-v100@v100", "1 x lab-titan@titan"]
 
 
-def lab_job(tmp_path: Path) -> Job:
+# Saves only when told to end, and takes its time.
+SAVES_AT_THE_END = """
+import json, os, pathlib, signal, sys, time
+folder = pathlib.Path(os.environ["SAILOR_CHECKPOINTS"])
+first = max([int(path.name.split("-")[1]) for path in folder.glob("count-*")], default=0)
+leaving = []
+signal.signal(signal.SIGTERM, lambda *_: leaving.append(1))
+for step in range(first + 1, 61):
+    time.sleep(0.2)
+    print(json.dumps({"step": step, "loss": 1.0 / step, "tokens": 100}), flush=True)
+    if leaving:
+        time.sleep(2.0)
+        (folder / f"count-{step}").write_text("all")
+        sys.exit()
+"""
+
+
+def lab_job(tmp_path: Path, job: str = JOB) -> Job:
     inventory = tmp_path / "cluster.yaml"
     text = INVENTORY.replace("/shared/venv/bin/python, modules: [cuda/12.6]", sys.executable)
     text = text.replace("devices_per_node: 2", "devices_per_node: 1").replace("account: physics\n", "")
     inventory.write_text(text.replace("/shared/checkpoints", str(tmp_path / "checkpoints")))
-    return with_inventory(parse_job(JOB), on="slurm", cluster=inventory)
+    return with_inventory(parse_job(job), on="slurm", cluster=inventory)
 
 
 def spread(tmp_path: Path) -> PlanDocument:
@@ -111,13 +128,17 @@ def test_a_run_over_three_groups_loses_a_node_continues_and_ends(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", [False, True])
 def test_a_run_continues_in_a_new_job_when_the_time_limit_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: bool
 ) -> None:
     skip_without_slurm()
     monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SAILOR_CLOUD_ACCELERATORS", "cpu")
-    document = api.simulate_layout(lab_job(tmp_path), layout="dp=2", nodes=NODES[:1]).document
+    (tmp_path / "train.py").write_text(SAVES_AT_THE_END)
+    job = lab_job(tmp_path, f"{JOB}run: {sys.executable} {tmp_path}/train.py\n" if command else JOB)
+    nodes, layout = (["1 x lab-a100@a100"], "dp=1") if command else (NODES[:1], "dp=2")
+    document = api.simulate_layout(job, layout=layout, nodes=nodes).document
     reached = threading.Event()
     watcher = Watcher(5, reached)
     with slurm_cluster(tmp_path / "slurm", {"a100": (2, "a100", 1)}) as cluster:
@@ -138,7 +159,8 @@ def test_a_run_continues_in_a_new_job_when_the_time_limit_comes(
     assert [one["end"] for one in ended] == ["nodes lost", "finished"]
     saved = [entry.data["step"] for entry in entries if entry.event is Event.CHECKPOINT_SAVED]
     assert ended[0]["step"] in saved, "the agents saved when the signal came"
-    assert "the scheduler ends the job; saving a checkpoint" in watcher.lines
+    doing = "asking the command to end" if command else "saving a checkpoint"
+    assert f"the scheduler ends the job; {doing}" in watcher.lines
     jobs = [line for line in watcher.lines if line.startswith("submitted job")]
     assert len(jobs) == 2
     scripts = [(folder.path / "cluster" / f"job-g{number}.sh").read_text() for number in (1, 2)]
