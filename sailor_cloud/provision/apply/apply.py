@@ -39,7 +39,7 @@ from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import LiveResource
 from sailor_cloud.provision.rendering.planned_roots import forget
 from sailor_cloud.provision.rendering.preview import Prices
-from sailor_cloud.provision.rendering.root import Part, PlacedNode, Root, WantedRoot, environment
+from sailor_cloud.provision.rendering.root import BACKEND_FILE, Part, PlacedNode, Root, WantedRoot, environment
 from sailor_cloud.provision.scopes import journaled_scopes, remove_from, sweep_scopes
 from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.provision.terraform.driver import EventListener, TerraformCommandError, TerraformDriver
@@ -53,7 +53,11 @@ from sailor_cloud.run.state import fold
 
 # A run's tag on a cloud, or a local node's, in a state; there a local node's is in a string.
 _TAGGED = re.compile(r'\\?"(?:sailor-cloud-run|run_id)\\?":\s*\\?"([^"\\]+)')
-_PREFIXED = re.compile(rf'"({FIRST_OF_NAMES}[0-9a-f]{{10}})-')
+# Of what a state has made. Other attributes may name a bucket that an earlier run has kept, and that this one goes on
+# from.
+_PREFIXED = re.compile(rf'"(?:name|account_id)":\s*"({FIRST_OF_NAMES}[0-9a-f]{{10}})-')
+# The run in the place of a state outside the folder: PREFIX/RUN/ROOT.
+_KEPT_FOR = re.compile(r'"(?:prefix|key)":\s*"[^"]*?([^"/]+)/[^"/]+"')
 _NODE = re.compile(r'(module\.cluster\.\w+\.node)\["([^"]+)"\]')
 
 
@@ -125,16 +129,21 @@ _STEPS = {
 }
 
 
-def _other_run(folder: RunFolder, root: Root) -> str:
-    """Return the first other run that a root's state on this disk names by tag or prefix; empty if there is none."""
+def _of_another_run(folder: RunFolder, root: Root) -> str:
+    """Return how a root's state on this disk, or the place of one elsewhere, is another run's; empty if it is not."""
     with suppress(OSError):
         text = root.state_file.read_bytes().decode(errors="replace")
         for run_id in _TAGGED.findall(text):
             if run_id != folder.run_id:
-                return str(run_id)
+                return f"{root.state_file} has resources of another run, {run_id}"
         for prefix in _PREFIXED.findall(text):
             if prefix != resource_prefix(folder.run_id):
-                return f"whose resources are called {prefix}-…"
+                return f"{root.state_file} has resources of another run, whose resources are called {prefix}-…"
+    with suppress(OSError):
+        file = root.path / BACKEND_FILE
+        for run_id in _KEPT_FOR.findall(file.read_bytes().decode(errors="replace")):
+            if run_id != folder.run_id:
+                return f"{file} names the state of another run, {run_id}"
     return ""
 
 
@@ -152,8 +161,8 @@ def open_driver(
 
     Raises ProvisionError if the root's state has resources of another run, which Terraform would delete.
     """
-    if other := _other_run(folder, root):
-        raise ProvisionError(f"{root.state_file} has resources of another run, {other}, so Terraform is not called")
+    if why := _of_another_run(folder, root):
+        raise ProvisionError(f"{why}, so Terraform is not called")
     return TerraformDriver(
         root.path,
         binary=binary,
