@@ -34,11 +34,9 @@ def holder(folder: RunFolder) -> LockHolder | None:
 def refuse_copy(folder: RunFolder) -> None:
     """Raise RunLockedError if a controller works on the run in another folder on this machine."""
     original = _original(folder)
-    if original is not None and (found := original.lock_holder()) is not None:
-        raise RunLockedError(
-            f"run {folder.run_id} is held by process {found.pid} ({found.command}), which works in {original.path}; "
-            f"{folder.path} is a copy of that folder. Wait for it or interrupt it with 'kill -INT {found.pid}'"
-        )
+    if original is not None and original.lock_holder() is not None:
+        copied = f"it works in {original.path}, and {folder.path} is a copy of that folder"
+        raise RunLockedError(f"{original.locked_message()}; {copied}")
 
 
 def warning(folder: RunFolder) -> str:

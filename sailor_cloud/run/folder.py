@@ -309,7 +309,7 @@ class RunFolder:
             held.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunLockedError(self._locked_message()) from None
+            raise RunLockedError(self.locked_message()) from None
         except OSError:
             return False
         return True
@@ -320,7 +320,8 @@ class RunFolder:
         except OSError:
             return _read_holder("")
 
-    def _locked_message(self) -> str:
+    def locked_message(self) -> str:
+        """Return which process holds the run, and how to end that."""
         holder = self._holder()
         if holder.pid <= 1:
             return f"run {self.run_id} is held by a process that its lock file does not name; try again soon"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ def copy(original: RunFolder, tmp_path: Path) -> RunFolder:
 
 def test_nothing_ends_a_run_in_a_copy_while_its_controller_works(original: RunFolder, copy: RunFolder) -> None:
     with original.lock():
-        message = rf"process {os.getpid()} .* works in {original.path}; {copy.path} is a copy"
+        message = rf"process {os.getpid()} .* it works in {original.path}, and {copy.path} is a copy"
         with pytest.raises(RunLockedError, match=message):
             take_down(copy, clock=CLOCK)
         shown = run_status(copy, clock=CLOCK).controller
@@ -47,6 +47,14 @@ def test_nothing_ends_a_run_in_a_copy_while_its_controller_works(original: RunFo
         assert reap._of_this_machine(copy, CLOCK, None) == (f"process {os.getpid()} works on it", True)
     assert elsewhere.holder(copy) is None
     assert take_down(copy, clock=CLOCK).clean
+
+
+def test_no_signal_is_advised_where_the_lock_names_no_process(original: RunFolder, copy: RunFolder) -> None:
+    with original.lock():
+        original.lock_file.write_text("")
+        with pytest.raises(RunLockedError, match="a process that its lock file does not name") as refused:
+            elsewhere.refuse_copy(copy)
+    assert "kill" not in str(refused.value)
 
 
 def test_a_moved_folder_is_the_run_itself(original: RunFolder, tmp_path: Path) -> None:
@@ -87,6 +95,19 @@ def test_a_run_of_another_machine_is_ended_with_a_warning_and_left_alone_by_reap
     )
     assert take_down(copy, clock=CLOCK, say=notes.append).clean
     assert "if its controller still works there, end it first" in notes[0]
+
+
+def test_reap_on_a_renamed_machine_judges_a_run_by_its_lock_and_its_end(
+    original: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "machine-id").write_text("another\n")
+    monkeypatch.setattr(elsewhere, "_MACHINE_ID", tmp_path / "machine-id")
+    long_ago = timedelta(seconds=1)
+    with original.lock():
+        assert reap._judged(RUN, original, (), CLOCK, long_ago)[1], "a controller works on it"
+    Journal.of(original, CLOCK).append(Event.TORN_DOWN)
+    leftover, live = reap._judged(RUN, original, (), CLOCK, None)
+    assert (leftover.why, live) == ("was torn down, and this is left", False)
 
 
 @pytest.mark.parametrize("place", [7, None, "\0", "/nowhere", ["/tmp"]])

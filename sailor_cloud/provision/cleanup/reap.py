@@ -217,10 +217,21 @@ def _judged(
     owner = next((resource.owner for resource in resources if resource.owner), "")
     why, live = (
         _of_this_machine(folder, clock, older_than)
-        if folder and not elsewhere.other_machine(folder)
+        if folder and _is_of_this_machine(folder, resources)
         else _without_folder(run_id, resources, clock.now(), older_than)
     )
     return Leftover(run_id=run_id, folder=folder, resources=resources, owner=owner, why=why), live
+
+
+def _is_of_this_machine(folder: RunFolder, resources: tuple[LiveResource, ...]) -> bool:
+    """Whether this machine can tell if a run is live: no controller of another one may work on it.
+
+    A machine's name may change, and two machines may share a folder and its lock.
+    """
+    if not elsewhere.other_machine(folder) or elsewhere.holder(folder) is not None:
+        return True
+    gone = fold(read(folder.journal_file)).phase is Phase.GONE
+    return gone or any(on_this_machine(resource.provider) for resource in resources)
 
 
 def _of_this_machine(folder: RunFolder, clock: Clock, older_than: timedelta | None) -> tuple[str, bool]:
