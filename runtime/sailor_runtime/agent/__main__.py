@@ -51,7 +51,7 @@ def main() -> int:
         "--shutdown-s",
         type=float,
         default=SHUTDOWN_S,
-        help="with --provider: seconds for a last checkpoint once the system shuts down",
+        help="with --provider or --plan: seconds for a last checkpoint once the system shuts down",
     )
     parser.add_argument("--plan", type=Path, help="as part of a job: the plan for its nodes")
     parser.add_argument("--group", help="with --plan: this node's group")

@@ -40,9 +40,9 @@ first=$(scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_0" | head -n 1)
 first=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
 export plan home first
 started=()
-srun --het-group=0 --kill-on-bad-exit=0 --cpu-bind=none bash -c 'exec /shared/venv/bin/python -m sailor_runtime.agent --home "$home" --plan "$plan" --group a100 --index "$SLURM_NODEID" --rendezvous "$first:29400"' &
+srun --het-group=0 --kill-on-bad-exit=0 --cpu-bind=none bash -c 'exec /shared/venv/bin/python -m sailor_runtime.agent --home "$home" --plan "$plan" --group a100 --index "$SLURM_NODEID" --rendezvous "$first:29400" --shutdown-s 110' &
 started+=($!)
-srun --het-group=1 --kill-on-bad-exit=0 --cpu-bind=none bash -c 'exec /shared/venv/bin/python -m sailor_runtime.agent --home "$home" --plan "$plan" --group v100 --index "$SLURM_NODEID" --rendezvous "$first:29400"' &
+srun --het-group=1 --kill-on-bad-exit=0 --cpu-bind=none bash -c 'exec /shared/venv/bin/python -m sailor_runtime.agent --home "$home" --plan "$plan" --group v100 --index "$SLURM_NODEID" --rendezvous "$first:29400" --shutdown-s 110' &
 started+=($!)
 code=0
 for step in "${started[@]}"; do wait "$step" || code=$?; done

@@ -64,8 +64,8 @@ def _component(job: ClusterJob, group: JobGroup, output: str | None) -> str:
         f'--comment="{_comment(job, group)}"',
         "--no-requeue",
         f"--time={_minutes(job)}",
-        # To the agents, which save a checkpoint.
-        f"--signal=TERM@{min(_NOTICE_S, 15 * _minutes(job))}",
+        # To all processes of the steps; the agents have a checkpoint saved.
+        f"--signal=TERM@{_notice_s(job)}",
         f"--nodes={len(group.nodes)}",
         "--ntasks-per-node=1",
         "--exclusive",
@@ -90,6 +90,10 @@ def _minutes(job: ClusterJob) -> int:
     groups = (job.inventory.groups[group.name] for group in job.groups)
     limits = [math.floor(group.max_time / 60) for group in groups if group.max_time is not None]
     return max(1, min([math.ceil(job.seconds / 60), *limits]))
+
+
+def _notice_s(job: ClusterJob) -> int:
+    return min(_NOTICE_S, 15 * _minutes(job))
 
 
 def check_image(image: str | None) -> None:
@@ -128,6 +132,9 @@ def _step(job: ClusterJob, group: JobGroup, number: int) -> str:
     # Quoted for the batch script, which expands $plan, $home and $first, and then for the node, which expands its
     # index.
     agent = job.command(group, index="$SLURM_NODEID", meeting=f"$first:{RENDEZVOUS_PORT}", plan="$plan", home="$home")
+    if _notice_s(job) == _NOTICE_S:
+        # Some of it is left for the journal. Agents of shorter jobs keep their default.
+        agent += ["--shutdown-s", str(_NOTICE_S - 10)]
     words = [f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in agent]
     return f"{' '.join(step)} bash -c {shlex.quote('exec ' + ' '.join(words))}"
 
