@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,19 @@ def test_a_run_over_three_groups_loses_a_node_continues_and_ends(
     assert script.count("\n") <= 1
 
 
+def test_only_a_limit_before_the_run_s_own_end_is_announced_to_a_controlled_job(tmp_path: Path) -> None:
+    exported = replace(exported_job(spread(tmp_path)), seconds=1200.0)
+    assert "#SBATCH --signal=TERM@120\n" in batch_script(exported)
+    controlled = replace(exported, expires_at=datetime(2026, 11, 24, tzinfo=UTC))
+    script = batch_script(controlled, plan="/plan.json")
+    assert "--signal" not in script
+    assert "--shutdown-s" not in script
+    groups = {name: group.model_copy(update={"max_time": 600.0}) for name, group in exported.inventory.groups.items()}
+    limited = replace(controlled, inventory=exported.inventory.model_copy(update={"groups": groups}))
+    script = batch_script(limited, plan="/plan.json")
+    assert script.count("#SBATCH --signal=TERM@120\n") == script.count("--shutdown-s 110") == 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [False, True])
 def test_a_run_continues_in_a_new_job_when_the_time_limit_comes(
@@ -136,6 +150,7 @@ def test_a_run_continues_in_a_new_job_when_the_time_limit_comes(
     monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SAILOR_CLOUD_ACCELERATORS", "cpu")
     (tmp_path / "train.py").write_text(SAVES_AT_THE_END)
+    monkeypatch.setattr(sys.modules[__name__], "INVENTORY", INVENTORY.replace("nodes: 2,", "nodes: 2, max_time: 10m,"))
     job = lab_job(tmp_path, f"{JOB}run: {sys.executable} {tmp_path}/train.py\n" if command else JOB)
     nodes, layout = (["1 x lab-a100@a100"], "dp=1") if command else (NODES[:1], "dp=2")
     document = api.simulate_layout(job, layout=layout, nodes=nodes).document

@@ -65,7 +65,7 @@ def _component(job: ClusterJob, group: JobGroup, output: str | None) -> str:
         "--no-requeue",
         f"--time={_minutes(job)}",
         # To all processes of the steps; the agents have a checkpoint saved.
-        f"--signal=TERM@{_notice_s(job)}",
+        *([f"--signal=TERM@{notice_s}"] if (notice_s := _notice_s(job)) else []),
         f"--nodes={len(group.nodes)}",
         "--ntasks-per-node=1",
         "--exclusive",
@@ -93,7 +93,14 @@ def _minutes(job: ClusterJob) -> int:
 
 
 def _notice_s(job: ClusterJob) -> int:
-    return min(_NOTICE_S, 15 * _minutes(job))
+    """Return when the job gets its signal, in seconds before its time limit; 0 if it needs none.
+
+    A controller ends its run shortly before the run's own TTL. An earlier signal would have it look for new nodes.
+    """
+    minutes = _minutes(job)
+    if job.expires_at is not None and minutes >= math.ceil(job.seconds / 60):
+        return 0
+    return min(_NOTICE_S, 15 * minutes)
 
 
 def check_image(image: str | None) -> None:
