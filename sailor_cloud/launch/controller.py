@@ -216,6 +216,7 @@ class Controller:
     async def _recover(self, lost: tuple[str, ...], why: str, *, broken: bool = True) -> None:
         """Continue without lost nodes, under a new plan or on new nodes; not on their machines if these are broken."""
         context = self.context
+        context.stop.check()
         self._recoveries += 1
         nodes.report_lost_nodes(context, lost, why)
         if self._recoveries > context.options.most_recoveries:

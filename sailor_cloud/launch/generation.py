@@ -131,7 +131,7 @@ class Generation:
             if self._runs_command and self._finished() and self._only_idle_left():
                 await self._stop_ranks()
             if len(self.monitor.stopped) == len(self.links) and self._all_stopped_cleanly():
-                if self._asked_to_stop() and self._leaving():
+                if self._asked_to_stop() and self._leaving() and self.stop.ending is None:
                     return await self._leave()
                 return self._result(End.STOPPED if self._asked_to_stop() else End.FINISHED)
             if self.stop.ending is not None:
