@@ -54,8 +54,7 @@ _PADDLE = replace(
 # nanotron's are inferred: without the reserve they fit its bytes per parameter.
 PROGRAMS = {
     "nanotron": (engine_named("nanotron"), Counter.ALLOCATED),
-    # Its tables of A100 are of FlashAttention's first version, in Triton.
-    "llm-foundry": (replace(_FSDP, rates=()), Counter.RESERVED),
+    "llm-foundry": (_FSDP, Counter.RESERVED),
     "torchtitan": (_FSDP, Counter.RESERVED),
     "InternEvo": (_INTERNEVO, Counter.DEVICE),
     "FlagScale": (replace(_MEGATRON, sequence_parallel=False), Counter.DEVICE),

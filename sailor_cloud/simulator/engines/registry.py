@@ -55,20 +55,13 @@ DEEPSPEED = Engine(
         by_layer=False,
     ),
 )
-# Kernels beside what the constants of published runs say. A100: FlashAttention-2 reaches 0.55 of the peak (0.50 to 0.73
-# in its forward pass: arXiv 2307.08691), the runs with long sequences had the first version, at 0.316. H100: a large
-# product reached 0.81 under torch 2.11, not 0.605 (benchmarks/simulator_accuracy/fit_modules.py), and FlashAttention-2
-# reaches 0.35 (see arXiv 2407.08608), not 0.173. The factor of Megatron-LM's products on A100 is fitted by
-# benchmarks/simulator_accuracy/fit_rates.py.
-_FLASH_2_ON_A100 = 0.575
+# The kernels of Megatron-LM beside what the constants of published runs say. H100: a large product reached 0.81 of the
+# peak under torch 2.11, not 0.605 (benchmarks/simulator_accuracy/fit_modules.py); FlashAttention-2 reaches 0.35 (see
+# arXiv 2407.08608), not 0.173. A100: FlashAttention-2 reaches 0.55 (0.50 to 0.73 in its forward pass: arXiv
+# 2307.08691), not 0.316; the factor of products is fitted by benchmarks/simulator_accuracy/fit_rates.py.
 _MEGATRON_RATES = (
-    OwnRates(compute_capability=8.0, product_factor=0.895, attention_factor=_FLASH_2_ON_A100),
+    OwnRates(compute_capability=8.0, product_factor=0.895, attention_factor=0.575),
     OwnRates(compute_capability=9.0, product_factor=0.747, attention_factor=0.494),
-)
-# PyTorch has FlashAttention-2 since 2.2. Its rates on H100 are those of the published runs.
-_FSDP_RATES = (
-    OwnRates(compute_capability=8.0, product_factor=1.0, attention_factor=_FLASH_2_ON_A100),
-    OwnRates(compute_capability=9.0, product_factor=1.0, attention_factor=1.0),
 )
 # Megatron-LM 1F1B: batched sends and receives that both ends wait for, slices where sequence parallelism is on,
 # overlapped reduction of fp32 gradients, 40 million parameters a bucket, by rings or trees as NCCL chooses. Source:
@@ -116,7 +109,6 @@ FSDP = Engine(
     overlap_gather=False,
     recompute_stops_early=True,
     sequence_parallel=True,
-    rates=_FSDP_RATES,
     shard_exposed=0.11,
     extra_stages=0,
     memory=MemoryRule(half_weights=False, module_norms=False, logit_elements=math.inf, by_layer=False),
