@@ -70,7 +70,8 @@ class MemoryRule:
     kernels. `logit_elements`: the most logits on a device at once, if the loss is computed in chunks of tokens.
     `gathered_inputs`: the number of live gathered inputs of tensor-parallel layers if no other stage makes the host
     wait. `by_layer`: ZeRO-2 and 3 copy a layer's gradients to scatter them and its weights to gather them; only the
-    optimizer keeps sharded weights; tied and frozen ones stay whole.
+    optimizer keeps sharded weights; tied and frozen ones stay whole. `frees_outputs`: a range's output is freed as soon
+    as it is sent, though its backward pass needs the tensor's history.
     """
 
     fp32_gradient_bytes: int = 4
@@ -87,6 +88,7 @@ class MemoryRule:
     gathered_inputs: float = 0.0
     logit_elements: float = 2.0**27
     by_layer: bool = True
+    frees_outputs: bool = False
 
     def gradient_bytes(self, precision: Precision) -> int:
         match precision:

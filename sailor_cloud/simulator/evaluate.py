@@ -171,7 +171,8 @@ def stage_memory(layout: Layout, seats: Sequence[Seat]) -> StageMemory:
         assert isinstance(memory, MemoryTable), "no engine with formulas of its own has other schedules than 1F1B"
         first, end = np.array([_span(each) for each in seats]).T
         again = seat.stage.recompute.blocks(seat.table.layers)
-        outputs = np.array([each.stage.end_layer - 1 not in again for each in seats])
+        frees = layout.scenario.engine.memory.frees_outputs
+        outputs = np.array([not frees and each.stage.end_layer - 1 not in again for each in seats])
         parts = memory.peak_parts_of_ranges(first, end, in_flight=np.array(held), outputs=outputs, replicas=replicas)
     parts = {name: int(nbytes) for name, nbytes in parts.items()}
     return StageMemory(

@@ -180,10 +180,12 @@ class MemoryTable:
         """Return the peak bytes of one device that has several layer ranges; inputs have one shape [ranges].
 
         outputs: whether a range's output stays until its backward pass; it does unless its last layer is recomputed.
-        One range works at a time, but buckets count for each.
+        One range works at a time, and one layer's gradients are in transit, but buckets count for each.
         """
         tensors = self._tensors(self.states(first, end, replicas), self.held(first, end, in_flight))
         parts = {name: each.sum() for name, each in tensors.items()}
+        moving = np.broadcast_to(self._in_transit(first, end, replicas), np.shape(first))
+        parts["buffers"] -= self._needed(moving.sum() - moving.max())
         working = self._working(first, end)
         kept = (in_flight * (self._kept_bytes(first, end) + outputs * self.boundary_bytes[end])).sum()
         parts["activations"] = np.rint(self.factor * (kept + working.max())).astype(np.int64)
@@ -213,20 +215,26 @@ class MemoryTable:
             whole = np.where((np.asarray(first) == 0) | (np.asarray(end) == self.layers), self.tied_trainable, 0)
         gradients = whole * self.gradient_bytes - (-(trainable - whole) * self.gradient_bytes // gradient)
         whole = parameters - trainable + whole if by_layer else 0
-        moving: Any = 0.0
-        half = self.weight_bytes < GRADIENT_BYTES and self.rule.layer_gradients
-        gathers = weight > 1 or (by_layer and self.zero_stage == 3)
-        layers = int(half or gradient > 1 or by_layer) + (2 if gathers else 0)
-        if layers:
-            # Temporary copies: of gradients in single precision, and of weights.
-            copied = by_layer * (GRADIENT_BYTES + gathers * self.weight_bytes)
-            moving = (layers * self.weight_bytes + copied) * self._largest_layer(first, end)
         return States(
             weights=self._needed(whole * self.stored_bytes - (-(parameters - whole) * stored // weight)),
             gradients=self._needed(gradients),
             optimizer=self._needed(-(-trainable * self.optimizer_bytes // optimizer)),
-            buffers=moving + self._buckets(trainable, gradients, replicas),
+            buffers=self._in_transit(first, end, replicas) + self._buckets(trainable, gradients, replicas),
         )
+
+    def _in_transit(self, first: Any, end: Any, replicas: int) -> Any:
+        """Return the bytes of the gradients of one layer on their way, and of weights gathered for the passes."""
+        sharers = 1 if self.apart else replicas
+        by_layer = self.rule.by_layer and self.zero_stage >= 2
+        half = self.weight_bytes < GRADIENT_BYTES and self.rule.layer_gradients
+        gathers = self.zero_stage >= 3 and (sharers > 1 or by_layer)
+        sharded = self.zero_stage >= 2 and sharers > 1
+        layers = int(half or sharded or by_layer) + (2 if gathers else 0)
+        if not layers:
+            return 0.0
+        # Temporary copies: of gradients in single precision, and of weights.
+        copied = by_layer * (GRADIENT_BYTES + gathers * self.weight_bytes)
+        return (layers * self.weight_bytes + copied) * self._largest_layer(first, end)
 
     def _tensors(self, states: States, held: Held) -> dict[str, Any]:
         return {

@@ -79,3 +79,13 @@ def test_the_microbatches_are_a_multiple_of_the_stages() -> None:
     with pytest.raises(RequestError, match="has 10 microbatches; megatron interleaves multiples of its 4 stages"):
         simulated(INTERLEAVED, megatron(batch=10))
     simulated(INTERLEAVED, megatron(batch=12))
+
+
+def test_a_sent_output_takes_no_memory() -> None:
+    scenario = megatron(batch=64)
+    kept = dataclasses.replace(scenario.engine.memory, frees_outputs=False)
+    _, frees = simulated(INTERLEAVED, scenario)
+    _, keeps = simulated(INTERLEAVED, megatron(batch=64, memory=kept))
+    for less, more in zip(frees.prediction.memory, keeps.prediction.memory, strict=True):
+        assert less.parts["activations"] < more.parts["activations"]
+        assert less.parts["buffers"] == more.parts["buffers"]

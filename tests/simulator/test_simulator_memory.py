@@ -322,6 +322,22 @@ def test_ranges_of_a_device_keep_their_outputs_and_compute_one_layer_again_at_a_
     assert more == pytest.approx(5 * tensor, abs=2)
 
 
+def test_ranges_of_a_device_have_one_layers_gradients_in_transit() -> None:
+    # Two microbatches of a tensor at each of four cuts, and one block's gradients in half precision; no other replicas.
+    memory = stage_table(gcp_scenario(), "A100-40", tp=1, microbatch_size=2).memory
+    assert isinstance(memory, MemoryTable)
+    block, cut = int(memory.parameters(2, 3)) * memory.weight_bytes, float(memory.boundary_bytes[1])
+
+    def buffers(*ranges: tuple[int, int]) -> int:
+        first, end = np.array(ranges).T
+        none = np.zeros(len(ranges), dtype=int)
+        parts = memory.peak_parts_of_ranges(first, end, in_flight=none, outputs=none == 1, replicas=1)
+        return int(parts["buffers"])
+
+    assert buffers((1, 5), (13, 17)) == pytest.approx(memory.factor * (8 * cut + block), abs=3)
+    assert buffers((1, 5), (9, 13), (17, 21)) == pytest.approx(memory.factor * (12 * cut + block), abs=4)
+
+
 def test_tp_that_cuts_no_head_in_whole_is_refused_with_the_numbers() -> None:
     with pytest.raises(RequestError, match="tp 3 does not divide the 16 attention heads of sailor-opt-350"):
         stage_table(gcp_scenario(), "A100-40", tp=3, microbatch_size=1)

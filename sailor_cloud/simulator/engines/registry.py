@@ -67,7 +67,8 @@ _MEGATRON_RATES = (
 # overlapped reduction of fp32 gradients, 40 million parameters a bucket, by rings or trees as NCCL chooses. Source:
 # Megatron-LM core 0.6 (2024). Its interleaved schedule overlaps point-to-point communication by default
 # (overlap_p2p_comm) and runs a multiple of the stages: megatron/core/pipeline_parallel/schedules.py at 00611e6e, whose
-# option for other rounds, microbatch_group_size_per_vp_stage, is not planned.
+# option for other rounds, microbatch_group_size_per_vp_stage, is not planned. A sent output is freed
+# (deallocate_output_tensor, same file; training sets deallocate_pipeline_outputs).
 MEGATRON = Engine(
     name="megatron",
     zero_stages=(0, 1),
@@ -87,7 +88,7 @@ MEGATRON = Engine(
     rates=_MEGATRON_RATES,
     logit_bytes=_STEPWISE_LOSS_BYTES,
     split=StageSplit.ENDS,
-    memory=MemoryRule(gate_copies=3, module_norms=False, logit_elements=math.inf, by_layer=False),
+    memory=MemoryRule(gate_copies=3, module_norms=False, logit_elements=math.inf, by_layer=False, frees_outputs=True),
 )
 # PyTorch FSDP: one layer is one unit, about 5e8 bytes for its models of 7B. Its purpose is full sharding: sharded
 # weights are fp32, layers are cast as they are gathered. A non-reentrant checkpoint stops once it has what the backward
