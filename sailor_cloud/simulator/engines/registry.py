@@ -12,7 +12,8 @@ from sailor_cloud.workload import OwnRates
 SAILOR_ALIKE = replace(SAILOR, uniform=True, pipelined_zero_stages=(2, 3))
 # Bytes per logit of a cross-entropy of single steps in fp32: a cast, the maximum, the difference, exponentials, their
 # sum, the quotient; then the gradient in place and its cast back. What products read and write is not in it. Source:
-# megatron/core/tensor_parallel/cross_entropy.py (core 0.6, 2024), which Megatron-DeepSpeed and GPT-NeoX share.
+# megatron/core/tensor_parallel/cross_entropy.py (core 0.6, 2024). DeepSpeed keeps the common bytes, which are fitted on
+# its runs, too.
 _STEPWISE_LOSS_BYTES = 52.0
 # Published runs of the other engines were fitted with all-reduces under ZeRO-1.
 # DeepSpeed's pipeline engine sends one slice per tensor-parallel rank and waits for it. It reduces gradients in buckets
@@ -42,7 +43,6 @@ DEEPSPEED = Engine(
     all_reduce_slowdown=2.25,
     reduce_bytes=2,
     collective_s=0.00098,
-    logit_bytes=_STEPWISE_LOSS_BYTES,
     zero_stages=(0, 1, 2, 3),
     memory=MemoryRule(
         module_norms=False,
