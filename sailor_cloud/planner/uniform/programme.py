@@ -231,25 +231,25 @@ class Programme:
                 firsts = np.flatnonzero(np.isfinite(own).any(axis=1))
                 firsts = firsts[firsts <= layers - held]
                 rows = max(1, _CELLS // (len(ones) * rest[(slice(None), slice(layers), *out)].size))
-                for at in _together(firsts, rows):
+                for some in _together(firsts, rows):
                     # By first layer, kind before, kind after and end; only ends at which some stage fits.
-                    (ends,) = np.nonzero(np.isfinite(own[at]).any(axis=0))
+                    (ends,) = np.nonzero(np.isfinite(own[some]).any(axis=0))
                     end = slice(int(ends[0]), int(ends[-1]) + 1)
-                    sends = first_sends if at.start == 0 else 1.0
-                    busy = own[at, None, None, end] + sends * terms.busy_after[kind, :, end]
-                    fill = what[at, None, None, end] + sends * more_after[kind, :, end]
-                    if at.start > 0:
-                        busy = busy + before_b[:, at, None, None].swapaxes(0, 1)
-                        fill = fill + before_f[:, at, None, None].swapaxes(0, 1)
+                    sends = first_sends if some.start == 0 else 1.0
+                    busy = own[some, None, None, end] + sends * terms.busy_after[kind, :, end]
+                    fill = what[some, None, None, end] + sends * more_after[kind, :, end]
+                    if some.start > 0:
+                        busy = busy + before_b[:, some, None, None].swapaxes(0, 1)
+                        fill = fill + before_f[:, some, None, None].swapaxes(0, 1)
                     fill = np.where(busy <= self.busy_s, fill, np.inf).astype(np.float32)
                     tail = rest[(slice(None), end, *out)]
                     reached = join(fill.reshape(*fill.shape, *[1] * len(shape)), tail)
                     reached = reached.reshape(*fill.shape[:2], -1, *tail.shape[2:]).min(axis=2)
-                    if at.start == 0:
+                    if some.start == 0:
                         here = whole[(kind, *into)]
                         np.minimum(here, reached[0, 0], out=here)
                     else:
-                        new[(slice(None), at, *into)] = reached.swapaxes(0, 1)
+                        new[(slice(None), some, *into)] = reached.swapaxes(0, 1)
                 suffix[:, kind] = new[which]
             self._suffixes.append(suffix)
             self.wholes.append(whole)
