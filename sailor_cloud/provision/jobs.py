@@ -112,9 +112,9 @@ class JobPhase(StrEnum):
 class JobState:
     """The state of a job. `why` is the scheduler's reason, `hosts` each node's machine.
 
-    `preempted`: the scheduler gave the job's machines to another job. `cancelled`: somebody ended it. `ending`: its
-    last processes end. `cannot_start`: it will never start. `missing`: the scheduler knows no such job: somebody ended
-    it, or it ended by itself a while ago.
+    `preempted`: the scheduler gave the job's machines to another job, or ended it at its time limit. `cancelled`:
+    somebody ended it. `ending`: its last processes end. `cannot_start`: it will never start. `missing`: the scheduler
+    knows no such job: somebody ended it, or it ended by itself a while ago.
     """
 
     phase: JobPhase

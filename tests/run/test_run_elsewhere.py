@@ -74,6 +74,7 @@ def test_the_newest_controller_counts(original: RunFolder, copy: RunFolder) -> N
     Journal.of(copy, CLOCK).append(Event.RUN_RESUMED, **elsewhere.workplace(copy))
     with original.lock():
         elsewhere.refuse_copy(copy)
+        assert elsewhere.holder(copy) is None
 
 
 def test_a_run_of_another_machine_is_ended_with_a_warning_and_left_alone_by_reap(

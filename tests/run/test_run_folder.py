@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -142,13 +143,20 @@ def test_a_failed_write_leaves_the_old_text_and_nothing_else(tmp_path: Path, mon
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
 
 
-def test_the_lock_names_the_process_that_holds_it_and_falls_with_it(tmp_path: Path) -> None:
-    folder = RunFolder.create("held", root=tmp_path)
+@contextlib.contextmanager
+def held_elsewhere(folder: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that holds the lock of a folder."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
+        yield other
+
+
+def test_the_lock_names_the_process_that_holds_it_and_falls_with_it(tmp_path: Path) -> None:
+    folder = RunFolder.create("held", root=tmp_path)
+    with held_elsewhere(folder) as other:
         with pytest.raises(RunLockedError, match=f"held by process {other.pid} .*kill -INT {other.pid}"), folder.lock():
             pytest.fail("two processes hold the run")
         holder = folder.lock_holder()
@@ -255,11 +263,7 @@ def test_a_link_out_of_the_folder_is_named_and_never_followed(tmp_path: Path, na
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells whether a process is stopped")
 def test_a_stopped_holder_is_named_as_such(tmp_path: Path) -> None:
     folder = RunFolder.create("held", root=tmp_path)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
+    with held_elsewhere(folder) as other:
         other.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, other.pid, os.WSTOPPED)
         message = rf"it is stopped, as by Ctrl-Z; 'kill -CONT {other.pid}' continues it, 'kill -INT {other.pid}; kill"

@@ -235,7 +235,13 @@ class Assessor:
         figures = bill.figures(iteration_s, egress_usd)
         draft = Draft(
             pipelines=tuple(
-                DraftPipeline(*shape, count, pace.recompute)
+                DraftPipeline(
+                    slots=shape.slots,
+                    cut=shape.cut,
+                    microbatch_size=shape.microbatch_size,
+                    microbatches=count,
+                    recompute=pace.recompute,
+                )
                 for shape, count, pace in zip(ordered, counts, known, strict=True)
             ),
             goal=self.target.goal,

@@ -120,9 +120,9 @@ def _every_cut(split: StageSplit, decoder: Decoder) -> tuple[tuple[int, ...], ..
 
 def _together(firsts: Ints, most: int) -> Iterator[slice]:
     """Yield ranges of up to `most` first layers that cover `firsts`; layer 0 is alone, since its cuts differ."""
-    start = 0
-    while start <= firsts[-1] if firsts.size else False:
-        stop = 1 if start == 0 else min(start + most, int(firsts[-1]) + 1)
+    start, end = 0, int(firsts.max(initial=-1)) + 1
+    while start < end:
+        stop = 1 if start == 0 else min(start + most, end)
         if ((start <= firsts) & (firsts < stop)).any():
             yield slice(start, stop)
         start = stop

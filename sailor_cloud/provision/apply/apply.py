@@ -53,8 +53,7 @@ from sailor_cloud.run.state import fold
 
 # A run's tag on a cloud, or a local node's, in a state; there a local node's is in a string.
 _TAGGED = re.compile(r'\\?"(?:sailor-cloud-run|run_id)\\?":\s*\\?"([^"\\]+)')
-# Of what a state has made. Other attributes may name a bucket that an earlier run has kept for this
-# one to continue from.
+# The prefix of a resource's own name in a state. Other attributes may name a bucket that another run has kept.
 _PREFIXED = re.compile(rf'"(?:name|account_id)":\s*"({FIRST_OF_NAMES}[0-9a-f]{{10}})-')
 # The run in the place of a state outside the folder: PREFIX/RUN/ROOT.
 _KEPT_FOR = re.compile(r'"(?:prefix|key)":\s*"[^"]*?([^"/]+)/[^"/]+"')
