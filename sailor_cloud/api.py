@@ -477,6 +477,7 @@ def explain(
         progress or _ignore,
         found or _ignore,
         deadline,
+        problem.nearly,
     )
     return dataclasses.replace(so_far, gains=more)
 

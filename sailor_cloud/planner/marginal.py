@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from sailor_cloud.planner.explain.decision import draft_of
 from sailor_cloud.planner.explain.quota_change import known_quotas, tight_quotas, under_quotas
 from sailor_cloud.planner.improvement import improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds
-from sailor_cloud.planner.search import Problem
+from sailor_cloud.planner.search import LOOSER, Problem
 from sailor_cloud.planner.seeds.homogeneous import homogeneous
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space.draft import Draft, in_space
@@ -30,7 +30,6 @@ from sailor_cloud.planner.space.space import Space
 
 # Smaller gains are reported as none, since the search itself may miss as much.
 LEAST_GAIN = 1e-3
-_LOOSER = 1.1
 
 # The share by which a constraint is relaxed, and its name in words.
 _LIMITS = {
@@ -78,6 +77,7 @@ def gains(
     progress: Callable[[int, int], None] = lambda done, of: None,
     found: Callable[[Gain], None] = lambda gain: None,
     deadline: Deadline | None = None,
+    nearly: Sequence[Draft] = (),
 ) -> tuple[Gain, ...]:
     """Return the gain from more of each thing, in the order of the job file, with the account's quotas last.
 
@@ -85,8 +85,8 @@ def gains(
     the number of finished searches and their total; `found` gets each gain at once. Searches that have not started by
     the `deadline` are skipped.
 
-    Small spaces are searched completely. In large ones, a local search starts from the plan and from homogeneous plans,
-    so a gain may be larger than shown.
+    Small spaces are searched completely. In large ones, a local search starts from the plan, from homogeneous plans,
+    and from `nearly`, those of the space that break limits by a little. So a gain may be larger than shown.
     """
     effort, deadline = NORMAL, deadline or Deadline()
     searched = Searched(effort=effort)
@@ -103,7 +103,7 @@ def gains(
         if space is not None and document.plan is not None and unsure:
             # A better plan for the unchanged job is not the gain of a change. There may be one if the plan serves
             # another goal, comes from a file, or comes from a search that was cut short.
-            before = _better(job, before, _value(searched, space, _Change("", job), document, effort))
+            before = _better(job, before, _value(searched, space, _Change("", job), document, effort, ()))
         for number, (change, wider) in enumerate(wanted):
             progress(number, len(wanted))
             rebuilt = space is None or change.job.resources != job.resources or _nodes(change.job) != _nodes(job)
@@ -112,7 +112,8 @@ def gains(
             there.known.deadline = deadline
             if space is not None and rebuilt:
                 there.share_tables(space)
-            value = _value(Searched(effort=effort) if rebuilt else searched, there, change, document, effort)
+            begun = nearly if there is space else ()
+            value = _value(Searched(effort=effort) if rebuilt else searched, there, change, document, effort, begun)
             made.append(_gain(change.words, job, before, value, own=_own(job, document)))
             found(made[-1])
     except OutOfTimeError:
@@ -124,7 +125,14 @@ def _nodes(job: Job) -> int | None:
     return job.constraints.max_nodes
 
 
-def _value(searched: Searched, space: Space, change: _Change, document: PlanDocument, effort: Effort) -> float | None:
+def _value(
+    searched: Searched,
+    space: Space,
+    change: _Change,
+    document: PlanDocument,
+    effort: Effort,
+    nearly: Sequence[Draft],
+) -> float | None:
     """Return the goal's value of the best plan of a space under a job's limits, or None if there is no plan."""
     if not space.pools:
         return None
@@ -132,24 +140,29 @@ def _value(searched: Searched, space: Space, change: _Change, document: PlanDocu
     if document.plan is None or small_layouts(space) is not None:
         _, chosen = searched.best(space, target)
     else:
-        chosen = _nearby(space, target, document.plan, effort, change.accelerator)
+        chosen = _nearby(space, target, document.plan, effort, change.accelerator, nearly)
     if chosen is None:
         return None
     figure = float(replayed(chosen.draft, chosen.evaluation)[target.goal])
     return 1.0 / figure if change.job.goal is Goal.MAXIMIZE_THROUGHPUT else figure
 
 
-def _nearby(space: Space, target: Target, plan: Plan, effort: Effort, accelerator: str | None) -> Chosen | None:
-    """Return the best of a plan, homogeneous plans, and their improvements by local search.
+def _nearby(
+    space: Space, target: Target, plan: Plan, effort: Effort, accelerator: str | None, nearly: Sequence[Draft]
+) -> Chosen | None:
+    """Return the best of a plan, homogeneous plans, one of `nearly`, and their improvements by local search.
 
     `accelerator`: the only one with more devices than before; homogeneous plans on others are no better than the plan.
     """
     zones = {pool.offer.zone for pool in space.pools}
     there = space if accelerator is None else part_of(space, {accelerator}, zones)
     drafts = [in_space(draft, there, space) for draft in homogeneous(there, target)]
-    best = min(drafts, key=Assessor(space, target).rank, default=None)
+    assessor = Assessor(space, target)
+    best = min(drafts, key=assessor.rank, default=None)
+    kept = [draft for draft in nearly if assessor.excess(draft, draft.foreseen) == 1.0]
+    other = min(kept, key=lambda draft: draft.foreseen[target.goal], default=None)
     given = draft_of(plan, space, target)
-    begun = [draft for draft in (given, best) if draft is not None]
+    begun = [draft for draft in (given, best, other) if draft is not None]
     made = improved(space, target, begun, effort.lighter().quiet(), most=len(begun))
     return best_that_holds(space, target, sorted((*begun, *made), key=Draft.order))
 
@@ -180,7 +193,7 @@ def _changes(job: Job, document: PlanDocument, catalog: Catalog) -> Iterator[_Ch
     for name, words in _LIMITS.items():
         value = getattr(job.constraints, name)
         if value is not None:
-            looser = value / _LOOSER if name == "min_throughput" else value * _LOOSER
+            looser = value / LOOSER if name == "min_throughput" else value * LOOSER
             constraints = job.constraints.model_copy(update={name: looser})
             yield _Change(words, job.model_copy(update={"constraints": constraints}))
     if job.constraints.max_nodes is not None:

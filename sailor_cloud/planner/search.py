@@ -61,6 +61,8 @@ _SMALLER_SPACES = tuple((restriction,) for restriction in Restriction)
 # For searches with a time limit: the incumbents kept for the end, how many of them may be evaluated then, and the
 # seconds for a first plan even if reading the data took all of the time.
 _INCUMBENTS, _EVALUATED, _FIRST_S = 24, 8, 0.25
+# The factor of the looser limits within which the best plans are kept for questions about them, and their number.
+LOOSER, _NEARLY = 1.1, 4
 # The share of a time limit that is left for the choices among the incumbents, and the most seconds of it.
 _FOR_THE_END = 0.1, 0.2
 # CPU seconds that a proof may take.
@@ -75,11 +77,15 @@ _NO_FRONTIER = "the time limit ended the search before the Pareto frontier; with
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A job as the search sees it."""
+    """A job as the search sees it.
+
+    `nearly`: the best plans that its searches met within limits that are looser by `LOOSER`.
+    """
 
     space: Space
     target: Target
     rejected: tuple[Rejected, ...]
+    nearly: list[Draft] = field(default_factory=list, compare=False)
 
 
 def problem_of(
@@ -317,6 +323,10 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
     deadline = problem.space.known.deadline
     records: list[Callable[[Space, Draft], None]] = []
     run = _Run(problem, asked, effort)
+    limits = tuple(replace(limit, at_most=LOOSER * limit.at_most) for limit in problem.target.limits)
+    nearly = _Incumbents(problem.space, replace(problem.target, limits=limits), _NEARLY)
+    if limits:
+        records.append(nearly.record)
     if asked.time_limit_s is not None:
         begun = clock.monotonic_s()
         share, most_s = _FOR_THE_END
@@ -340,6 +350,7 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
     finally:
         deadline.lift()
         problem.space.known.record = None
+    problem.nearly[:] = [draft for _, draft in nearly.kept]
     if problem.space.scenario.engine.formulas is not None and asked.time_limit_s is None:
         run.bound_uniform(prove=asked.prove)
     elif asked.prove or asked.time_limit_s is None:

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from factories.planning import make_space, plan, quota, tiny_job
+from factories.planning import AS_OF, SHALLOW, data, example, make_space, plan, quota, tiny_job
 from sailor_cloud.catalog import Catalog
+from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner.marginal import Gain, gains
-from sailor_cloud.planner.search import Problem
+from sailor_cloud.planner.search import Problem, problem_of, search
+from sailor_cloud.planner.space.effort import OutOfTimeError
 from sailor_cloud.planner.space.goals import target_of
 
 
@@ -28,8 +30,6 @@ def told(job: Job, catalog: Catalog, quotas: tuple = ()) -> tuple[dict[str, Gain
 
 @pytest.fixture
 def catalog() -> Catalog:
-    from factories.planning import data
-
     return data()[0]
 
 
@@ -44,6 +44,31 @@ def test_other_limits_are_searched_in_the_same_space_with_the_same_answer(catalo
     assert max(budget.after, budget.before) == pytest.approx(max(plan(more).objective.value, budget.before))
     assert found["10 % more time until the deadline"].text == "nothing"
     assert all(changed.resources != job.resources for changed in anew)
+
+
+def test_a_large_search_remembers_the_plan_that_a_little_more_money_buys(catalog: Catalog) -> None:
+    # It runs in both zones, and no short local search from the plan within the budget leads there.
+    job = example("gcp-a100-v100.yaml", model=SHALLOW, constraints={"budget_usd": 40.0})
+    inputs = {**dict(zip(("catalog", "network", "profiles"), data(), strict=True)), "clock": FixedClock(AS_OF)}
+    problem = problem_of(job, **inputs)
+    document = search(job, **inputs, problem=problem)
+
+    def tell(gain: Gain) -> None:
+        if gain.change == "10 % more budget":
+            raise OutOfTimeError
+
+    *_, budget = gains(
+        job,
+        document,
+        catalog,
+        lambda changed: problem_of(changed, **inputs),
+        problem.space,
+        found=tell,
+        nearly=problem.nearly,
+    )
+    assert budget.change == "10 % more budget"
+    assert budget.after > 1.1 * budget.before
+    assert budget.before == document.objective.value
 
 
 def test_more_of_a_quota_is_worth_what_one_more_node_is(catalog: Catalog) -> None:
