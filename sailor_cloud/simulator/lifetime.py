@@ -128,6 +128,6 @@ def below_least(document: PlanDocument) -> str:
     if budget is None or not 0.0 < budget <= least:
         return ""
     return (
-        f"clouds bill each node for {MINIMUM_BILLED_S:.0f} s at least, which costs {usd_text(least)} USD, "
+        f"each node is billed for {MINIMUM_BILLED_S:.0f} s at least, which costs {usd_text(least)} USD, "
         f"and the budget is {usd_text(budget)} USD"
     )

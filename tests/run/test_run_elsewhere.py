@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import pytest
 from factories.documents import document
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch.down import take_down
+from sailor_cloud.launch.spend.run_costs import run_costs
 from sailor_cloud.launch.watch.status import run_status
 from sailor_cloud.provision.cleanup import reap
 from sailor_cloud.run import elsewhere
@@ -47,6 +49,16 @@ def test_nothing_ends_a_run_in_a_copy_while_its_controller_works(original: RunFo
         assert reap._of_this_machine(copy, CLOCK, None) == (f"process {os.getpid()} works on it", True)
     assert elsewhere.holder(copy) is None
     assert take_down(copy, clock=CLOCK).clean
+
+
+def test_a_copy_that_lacks_an_entry_is_not_called_damaged_while_the_controller_works(
+    original: RunFolder, copy: RunFolder
+) -> None:
+    (first,) = copy.journal_file.read_text().splitlines()
+    copy.journal_file.write_text(f"{first}\n{json.dumps({**json.loads(first), 'seq': 3})}\n")
+    with original.lock():
+        assert run_costs(copy, clock=CLOCK).damage == ()
+    assert [each.file for each in run_costs(copy, clock=CLOCK).damage] == ["journal"]
 
 
 def test_no_signal_is_advised_where_the_lock_names_no_process(original: RunFolder, copy: RunFolder) -> None:

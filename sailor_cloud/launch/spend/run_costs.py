@@ -17,6 +17,7 @@ from sailor_cloud.launch.telemetry.generation_log import (
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.provision import bookkeeping
 from sailor_cloud.provision.damage import journal_damage, plan_of, receipt_mismatch, restore_ledger
+from sailor_cloud.run.elsewhere import holder
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.ledger import Ledger, LedgerLine
@@ -49,7 +50,7 @@ def costs_under(
     gone, expired = state.phase is Phase.GONE, state.expires_at is not None and state.expires_at <= now
     ledger = Ledger.of(folder, clock, read_only=True)
     harm = ledger.damage()
-    if folder.lock_holder() is None:
+    if holder(folder) is None:
         damage += journal_damage(folder, ledger)
         harm = restore_ledger(folder, ledger)
         damage += tuple(Damage(file="events", why=why) for why in events_damage(folder, recorded))

@@ -51,7 +51,7 @@ def test_a_budget_below_the_first_minute_buys_nothing() -> None:
     # A command of unknown duration, on nodes of 0.30 USD an hour in all.
     command = replace(document(), prediction=None, ttl_s=8.0)
     refused = replace(command, constraints=Constraints(budget_usd=LEAST))
-    message = r"clouds bill each node for 60 s at least, which costs 0.00500 USD, and the budget is 0.00500 USD; raise"
+    message = r"each node is billed for 60 s at least, which costs 0.00500 USD, and the budget is 0.00500 USD; raise"
     with pytest.raises(RequestError, match=message):
         life_s(refused)
     assert life_s(replace(command, constraints=Constraints(budget_usd=2 * LEAST))) > 0.0
