@@ -100,6 +100,18 @@ def test_markdown_goes_to_a_file(plans: tuple[str, str], tmp_path: Path) -> None
     assert out.read_text().startswith("### tiny: +0.00300 USD")
 
 
+@pytest.mark.parametrize(("name", "begin"), [("a.md", "### tiny"), ("a.json", '{\n  "base_job"'), ("a.txt", "tiny: +")])
+def test_the_ending_of_the_file_says_the_format(plans: tuple[str, str], tmp_path: Path, name: str, begin: str) -> None:
+    assert diff(plans, "-o", str(tmp_path / name)).returncode == 0
+    assert (tmp_path / name).read_text().startswith(begin)
+
+
+def test_a_format_that_diff_lacks_is_refused(plans: tuple[str, str], tmp_path: Path) -> None:
+    answer = diff(plans, "-o", str(tmp_path / "a.html"))
+    assert answer.returncode == 2
+    assert "'diff' has no html; name a .json, .md or .txt file" in answer.stderr
+
+
 def test_a_missing_plan_says_how_to_write_one(tmp_path: Path) -> None:
     answer = called("diff", str(tmp_path / "no.json"), str(tmp_path / "no.json"))
     assert answer.returncode == 2

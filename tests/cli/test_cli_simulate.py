@@ -234,6 +234,14 @@ def test_the_names_of_the_command_are_those_of_the_engines() -> None:
     assert NAMES == ENGINES
 
 
+def test_a_plan_is_not_written_into_a_file_of_another_format(folder: Path) -> None:
+    answer = simulated(folder, "-o", "plan.md")
+    assert answer.returncode == 2
+    assert answer.stderr == (
+        "error: can't write plan.md: -o writes a plan, so name a .json file; --html FILE writes a report\n"
+    )
+
+
 def test_ctrl_c_writes_nothing(folder: Path) -> None:
     with mock.patch.object(simulator, "evaluate", side_effect=KeyboardInterrupt):
         answer = simulated(folder, "-o", "plan.json")

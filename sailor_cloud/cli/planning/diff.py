@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from sailor_cloud.cli.echo import PersistentStream, echo
-from sailor_cloud.cli.terminal.options import NOT_NEGATIVE, json_option, read_document, write_output
+from sailor_cloud.cli.terminal.options import (
+    NOT_NEGATIVE,
+    check_output,
+    form_of,
+    json_option,
+    read_document,
+    write_output,
+)
+from sailor_cloud.errors import RequestError
 from sailor_cloud.units import usd_text
 
 if TYPE_CHECKING:
@@ -34,7 +42,7 @@ _DOCUMENT = click.Path(dir_okay=False, path_type=Path)
     type=NOT_NEGATIVE,
     help="Exit with 1 if the increase exceeds this share of BASE.",
 )
-@click.option("-o", "--output", metavar="FILE", type=_DOCUMENT, help="Write to FILE.")
+@click.option("-o", "--output", metavar="FILE", type=_DOCUMENT, help="Write to FILE: .json, .md or .txt.")
 def diff(
     base: Path,
     head: Path,
@@ -63,18 +71,23 @@ def diff(
     )
     from sailor_cloud.report.console import result_console
 
+    check_output(output)
+    forms = {"json": difference_as_json, "markdown": difference_as_markdown, "table": difference_as_text}
+    chosen = "json" if as_json else form or "table"
+    wanted = form or ("json" if as_json else None)
+    into = chosen if output is None else form_of(output, wanted, alone=form is not None)
+    if into not in forms:
+        raise RequestError(f"can't write {output}: 'diff' has no {into}; name a .json, .md or .txt file")
     documents = [read_document(file) for file in (base, head)]
     for document in documents:
         document.check_offers()
     found = difference(*documents)
-    chosen = "json" if as_json else form or "table"
     # A reader that leaves early must not change the exit code.
     with redirect_stdout(PersistentStream(sys.stdout, BrokenPipeError)):
         if chosen == "table" and output is None:
             print_difference(found, result_console())
         else:
-            forms = {"json": difference_as_json, "markdown": difference_as_markdown, "table": difference_as_text}
-            write_output(output, forms[chosen](found))
+            write_output(output, forms[into](found))
             if as_json and output is not None:
                 write_output(None, difference_as_json(found))
         sys.stdout.flush()

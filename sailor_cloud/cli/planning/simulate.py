@@ -19,6 +19,7 @@ from sailor_cloud.cli.terminal.options import (
     clock_for,
     cluster_options,
     data_options,
+    form_of,
     json_option,
     read_document,
     read_job,
@@ -68,7 +69,7 @@ INFEASIBLE = 3
 )
 @json_option
 @click.option(
-    "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan to FILE."
+    "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan to FILE (.json)."
 )
 def simulate(
     file: Path,
@@ -107,6 +108,8 @@ def simulate(
 
     for path in (timeline, html, output):
         check_output(path)
+    if output is not None and form_of(output, "json", alone=False) != "json":
+        raise RequestError(f"can't write {output}: -o writes a plan, so name a .json file; --html FILE writes a report")
     given = layout is not None or bool(nodes)
     if given and (layout is None or not nodes):
         raise RequestError("--layout and --nodes belong together: how to train, and on what")
