@@ -11,8 +11,6 @@ from rich.segment import Segment
 
 from sailor_cloud.errors import printable
 
-NARROWEST = 80
-
 
 class PlainConsole(Console):
     """A console on which text from files or clouds can't move the cursor or change colours."""
@@ -27,7 +25,7 @@ class PlainConsole(Console):
 
 
 def result_console() -> Console:
-    """Return a console on stdout; in a pipe it is plain text, at least 80 columns wide."""
+    """Return a console on stdout; in a pipe it is plain text, 120 columns wide unless COLUMNS says more or less."""
     return _console(stderr=False)
 
 
@@ -38,6 +36,7 @@ def progress_console() -> Console:
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     chosen = os.environ.get("COLUMNS", "")
+    known = int(chosen) > 0 if chosen.isdigit() else stream.isatty()
     # A pipe has no width; long lines are better there than folded columns.
-    width = None if stream.isatty() or chosen.isdigit() else 120
+    width = None if known else 120
     return PlainConsole(stderr=stderr, width=width, highlight=False, soft_wrap=False)

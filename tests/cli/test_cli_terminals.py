@@ -64,6 +64,12 @@ def test_columns_sets_the_width(columns: int) -> None:
     assert max(len(line) for line in lines) <= columns
 
 
+def test_a_width_of_zero_is_no_width() -> None:
+    command = ("bandwidth", "us-central1-a", "us-central1-b")
+    shown = called(*command, environment={"COLUMNS": "0"}).stdout
+    assert shown == called(*command, environment={"COLUMNS": "120"}).stdout != ""
+
+
 def test_a_narrow_report_folds_where_a_wide_one_does_not() -> None:
     narrow = called(*PLAN, environment={"COLUMNS": "80"}).stdout
     wide = called(*PLAN, environment={"COLUMNS": "140"}).stdout
