@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-INFEASIBLE = 3
+WRONG_INPUT, INFEASIBLE = 2, 3
 PER_PAGE = 100
 Json = dict[str, Any]
 
@@ -51,7 +51,7 @@ def report(options: argparse.Namespace, folder: Path) -> tuple[str, int]:
     head, page = folder / "head.json", folder / "head.md"
     failed = _plan(Path(options.job), head, page)
     if failed:
-        return f"### {options.job} can't be planned\n\n```\n{failed}```\n", 2
+        return f"### {options.job} can't be planned\n\n```\n{failed}```\n", WRONG_INPUT
     whole = page.read_text(encoding="utf-8")
     details = f"<details><summary>The whole plan</summary>\n\n{whole}\n</details>\n"
     base = folder / "base.json"
@@ -110,7 +110,10 @@ def _options() -> argparse.Namespace:
 
 def _limit(text: str) -> float:
     """Return a limit. No cost exceeds NaN or infinity, so they would switch the gate off."""
-    limit = float(text)
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = math.nan
     if not math.isfinite(limit) or limit < 0.0:
         raise argparse.ArgumentTypeError(f"must be a finite number, 0 or more, got {text}")
     return limit
@@ -153,7 +156,8 @@ def _alone(head: Json, options: argparse.Namespace) -> tuple[int, str]:
 def _checkout(commit: str, folder: Path) -> Iterator[Path]:
     added = _run("git", "worktree", "add", "--detach", str(folder), commit)
     if added.returncode:
-        sys.exit(f"can't check out {commit}: {added.stderr}(fetch it, for example with fetch-depth: 0)")
+        print(f"can't check out {commit}: {added.stderr}(fetch it, for example with fetch-depth: 0)", file=sys.stderr)
+        sys.exit(WRONG_INPUT)
     try:
         yield folder
     finally:

@@ -224,6 +224,12 @@ def test_a_new_job_counts_as_a_whole(repository: Repository, api: Api) -> None:
     assert "the limit of 5 USD can't be checked" in api.comments[0]["body"]
 
 
+def test_a_base_that_is_not_there_is_wrong_input(repository: Repository) -> None:
+    answer = shell(f"python3 {EXAMPLES / 'cost_report.py'} job.yaml --base HEAD~99", repository, {})
+    assert answer.returncode == 2
+    assert "can't check out HEAD~99" in answer.stderr
+
+
 @pytest.mark.parametrize("absolute", [False, True])
 def test_a_job_in_a_folder_is_compared_with_its_base_from_there_too(repository: Repository, absolute: bool) -> None:
     jobs = repository.path / "jobs"
@@ -245,7 +251,7 @@ def test_no_limit_switches_the_gate_off(limit: str, repository: Repository, api:
     for name in ("fail_above_usd", "fail_above_percent"):
         answer = run_action(repository, api, job="new.yaml", **{name: limit})
         assert answer.returncode == 2, answer.stdout
-        assert name.replace("_", "-") in answer.stderr
+        assert f"{name.replace('_', '-')}: must be a finite number, 0 or more, got {limit}" in answer.stderr
 
 
 def test_a_base_that_can_not_be_planned_says_why_nothing_is_compared(repository: Repository, api: Api) -> None:
