@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -40,7 +42,7 @@ def read_trace(path: Path) -> Trace:
                 problems.append(Problem(path=f"{path}: header", message=f"column {name!r} names no place", hint=hint))
             else:
                 places[index] = Place(match["zone"], match["accelerator"])
-    times, counts = _values(path, rows[1:], time_column, places, problems)
+    times, counts = _values(path, rows, time_column, places, problems)
     if problems:
         raise RequestError(problems)
     return Trace(
@@ -54,12 +56,14 @@ def _values(
 ) -> tuple[list[float], list[dict[int, int]]]:
     times: list[float] = []
     counts: list[dict[int, int]] = []
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(rows[1:], start=1):
         where = f"{path}: row {number}"
         try:
+            if len(row) != len(rows[0]):
+                raise ValueError(f"has {len(row)} values, the header has {len(rows[0])} columns")
             moment = _seconds(row[time_column])
             counts.append({index: _count(row[index]) for index in places})
-        except (ValueError, IndexError) as error:
+        except ValueError as error:
             problems.append(Problem(path=where, message=str(error)))
             continue
         if times and moment <= times[-1]:
@@ -69,14 +73,15 @@ def _values(
 
 
 def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return datetime.fromisoformat(text).timestamp()
+    for read in (float, lambda text: datetime.fromisoformat(text).timestamp()):
+        with suppress(ValueError):
+            if math.isfinite(moment := read(text)):
+                return moment
+    raise ValueError(f"{text!r} is neither a number of seconds nor an ISO 8601 time")
 
 
 def _count(text: str) -> int:
-    number = float(text)
-    if number < 0 or number != int(number):
-        raise ValueError(f"{text!r} is not a number of devices")
-    return int(number)
+    with suppress(ValueError):
+        if (number := float(text)) >= 0 and number.is_integer():
+            return int(number)
+    raise ValueError(f"{text!r} is not a number of devices")

@@ -104,13 +104,16 @@ def test_traces_are_read_in_both_forms(tmp_path: Path) -> None:
 
 def test_faults_of_a_trace_are_reported_together(tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
-    path.write_text("at_s,A100,A100-40_us-central1-a\n0,1,2\n0,1,2\n5,1,-3\n")
+    path.write_text("at_s,A100,A100-40_us-central1-a\n0,1,2\n0,1,2\n5,1,-3\n6,1,inf\n7,1\nnoon,1,2\n")
     with pytest.raises(RequestError) as error:
         read_trace(path)
     text = str(error.value)
     assert "column 'A100' names no place" in text
     assert "its time is not later" in text
     assert "'-3' is not a number of devices" in text
+    assert "row 4: 'inf' is not a number of devices" in text
+    assert "row 5: has 2 values, the header has 3 columns" in text
+    assert "row 6: 'noon' is neither a number of seconds nor an ISO 8601 time" in text
 
 
 @pytest.mark.parametrize("name", ["evening-rush", "lost-zone", "slow-growth"])
