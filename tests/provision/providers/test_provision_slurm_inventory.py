@@ -59,6 +59,17 @@ def test_a_name_without_a_size_is_the_smallest_and_says_so(monkeypatch: pytest.M
     assert found.notes[0] == "n1: assumed to be V100-16; write V100-32 if they are"
 
 
+def test_pcie_cards_of_an_accelerator_with_nvlink_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = imported(monkeypatch, "n1|idle|gpu|(null)|gpu:nvidia_a100_80gb_pcie:2", "n2|idle|p|(null)|gpu:p100-pcie:2")
+    told = [note for note in found.notes if "PCIe" in note]
+    assert told == ["n1: plans take these PCIe cards for A100-80 with NVLink, which is faster"]
+
+
+def test_the_least_of_unequal_nodes_is_read() -> None:
+    row = NodeRow("n1|idle|gpu|(null)|gpu:a100:4|64+|512000+|infinite")
+    assert (row.cpus, row.memory_mib, row.max_time_s) == (64, 512000, None)
+
+
 def test_parts_of_gpus_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ("n1|idle|gpu|a100|gpu:1g.5gb:56(S:0-1)", "n2|idle|gpu|a100|gpu:a100_3g.20gb:2(S:0),gpu:a100:4(S:0-1)")
     found = imported(monkeypatch, *lines)

@@ -27,7 +27,8 @@ class NodeRow:
         self.features = _list(features)
         # Counts and sockets follow: gpu:a100:2(S:0-1).
         self.gres = tuple(re.sub(r"\(.*?\)$", "", one) for one in _list(gres))
-        self.cpus, self.memory_mib = int(cpus), int(memory)
+        # Where sinfo groups unequal nodes, it prints the least: 64+.
+        self.cpus, self.memory_mib = int(cpus.rstrip("+")), int(memory.rstrip("+"))
         self.max_time_s = _seconds(limit)
 
 

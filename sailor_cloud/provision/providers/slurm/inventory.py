@@ -17,6 +17,8 @@ from sailor_cloud.provision.providers.slurm.commands import NOT_ANSWERING, NodeR
 # Short names of accelerators, without their size.
 _SHORT = {"titan": "titanrtx"}
 # Words in the names of GPUs, as NVML reports them to Slurm, that distinguish no accelerators.
+# Accelerators of which plans take the kind with NVLink; a P100 of the price lists is a PCIe card.
+_WITH_NVLINK = ("A100", "H100", "V100")
 _UNSPECIFIC = re.compile(r"nvidia|tesla|geforce|quadro|sxm\d*|pcie|hbm\d*e?")
 # A part of a GPU, such as 1g.5gb or a100_3g.20gb (NVIDIA's MIG User Guide).
 _MIG = re.compile(r"\d+g\.\d+gb")
@@ -152,7 +154,10 @@ def _accelerator(kind: _Kind, nodes: Sequence[NodeRow], known: Collection[str], 
     if found is None:
         what, features = kind.gres or "no GRES gpu", ",".join(kind.features) or "none"
         notes.append(f"left out {names}: {what} and features {features} name no known accelerator")
-    elif unused := ", ".join(kind.gpus[1:]):
+        return None
+    if "pcie" in kind.gres.lower() and found.startswith(_WITH_NVLINK):
+        notes.append(f"{names}: plans take these PCIe cards for {found} with NVLink, which is faster")
+    if unused := ", ".join(kind.gpus[1:]):
         notes.append(f"left out {unused} of {names}: the nodes of a group have one kind of accelerator")
     return found
 
