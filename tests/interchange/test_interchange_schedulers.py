@@ -147,7 +147,7 @@ def test_export_and_dry_run_show_what_the_scheduler_takes(tmp_path: Path) -> Non
     path.write_text(on_slurm(tmp_path).to_json())
     script = told(export, str(path), "--format", "slurm")
     assert script.startswith("#!/bin/bash\n#SBATCH --job-name=sailor-small-g1\n")
-    with pytest.raises(RequestError, match="the inventory lab is for slurm, and jobset is for kubernetes"):
+    with pytest.raises(RequestError, match="lab is for slurm; --format jobset needs a plan made with --on kubernetes"):
         told(export, str(path), "--format", "jobset")
     path.write_text(on_gcp().to_json())
     with pytest.raises(RequestError, match="not from an inventory; plan with --on slurm"):

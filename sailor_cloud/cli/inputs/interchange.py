@@ -101,8 +101,8 @@ def _import_capacity(job_file: Path, output: Path, days: int, as_of: datetime | 
         raise RequestError(f"{output} exists; name a new file with -o")
     found, missing = found_capacity(read_job(job_file), catalog.load(), days, clock_for(as_of).now())
     if not found:
-        why = f": {'; '.join(missing)}" if missing else "; try another number of --days or other zones"
-        raise RequestError(f"nothing is reserved and nothing is offered for {job_file}{why}")
+        why = f"not everything was read: {'; '.join(missing)}" if missing else "try other --days or zones"
+        raise RequestError(f"found nothing reserved and nothing offered for {job_file}; {why}")
     write_output(output, as_yaml(found))
     if as_json:
         entries = [entry.model_dump(mode="json", exclude_none=True) for entry in found]
@@ -239,7 +239,7 @@ def _exported(document: PlanDocument, form: str, base: Path, wheel: str | None) 
         scheduler = providers.of(name).scheduler
         if scheduler is not None and scheduler.form == form:
             if name != given.inventory.scheduler:
-                cluster = f"the inventory {given.inventory.name} is for {given.inventory.scheduler}"
-                raise RequestError(f"{cluster}, and {form} is for {name}")
+                cluster = f"the plan's inventory {given.inventory.name} is for {given.inventory.scheduler}"
+                raise RequestError(f"{cluster}; --format {form} needs a plan made with --on {name}")
             return scheduler.text(given)
     raise AssertionError(form)
