@@ -182,6 +182,17 @@ def test_diff_before_any_refresh_shows_nothing() -> None:
     assert "0 prices moved, 0 offers are new, 0 are gone" in output(prices, "diff")
 
 
+def test_diff_from_a_later_day_is_refused() -> None:
+    with pytest.raises(click.UsageError, match="--from 2026-02-01 is after --to 2026-01-01; exchange them"):
+        run(prices, "diff", "--from", "2026-02-01", "--to", "2026-01-01")
+
+
+def test_a_cloud_without_known_prices_says_where_to_get_them() -> None:
+    assert "--now asks gpuhunt's catalog for prices of azure" in run(prices, "list", "--provider", "azure").stderr
+    shown = output(prices, "list", "--provider", "oci", "--limit", "2")
+    assert shown.count("skypilot-catalog") == 2
+
+
 def test_history_shows_moves_and_sources() -> None:
     text = output(prices, "history", "a2-highgpu-1g", "--region", "us-central1", "--market", "spot", "--limit", "0")
     assert "us-central1 A100-40 spot 2026-06-25 1.93 +5.0 % gcosts-history" in " ".join(text.split())

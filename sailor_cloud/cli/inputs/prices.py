@@ -117,7 +117,7 @@ def list_(
         if provider not in names:
             raise click.BadParameter(f"{provider!r} is none of {', '.join(names)}", param_hint="--provider")
     if provider is not None and provider in PROVIDERS:
-        _list_elsewhere(provider, filters, now=today if now else None, as_json=as_json)
+        _list_elsewhere(provider, filters, now=today if now else None, limit=limit, as_json=as_json)
         return
     if now:
         raise click.UsageError("--now is for providers to compare with; 'prices refresh' reads those of the others")
@@ -137,10 +137,12 @@ def list_(
         price_tables.print_listing(rows, catalog, SortKey(sort), limit, result_console())
 
 
-def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None, as_json: bool) -> None:
+def _list_elsewhere(
+    provider: str, filters: dict[str, Any], *, now: date | None, limit: int, as_json: bool
+) -> None:
     from dataclasses import asdict
 
-    from sailor_cloud.catalog.prices.elsewhere import ask_gpuhunt, prices_elsewhere, store_prices
+    from sailor_cloud.catalog.prices.elsewhere import PROVIDERS, ask_gpuhunt, prices_elsewhere, store_prices
     from sailor_cloud.cli.inputs import price_tables
     from sailor_cloud.errors import RequestError
     from sailor_cloud.report.console import result_console
@@ -168,7 +170,9 @@ def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None,
     if as_json:
         echo(price_tables.as_json([asdict(row) for row in rows]))
     else:
-        print_report(elsewhere_report(rows), result_console())
+        print_report(elsewhere_report(rows, limit), result_console())
+    if not rows and now is None and PROVIDERS[provider] is not None:
+        echo(f"--now asks gpuhunt's catalog for prices of {provider}", err=True)
 
 
 @prices.command("refresh", short_help="Read newer prices from public catalogs or from the providers' APIs.")
@@ -223,8 +227,8 @@ def refresh(
 @prices.command("diff", short_help="Show price changes between the shipped and the refreshed prices, or two dates.")
 @_filters
 @click.option("--provider", type=ProviderName())
-@click.option("--from", "start", type=DAY, metavar="DATE", help="Prices as known on this day; default: as shipped.")
-@click.option("--to", "end", type=DAY, metavar="DATE", help="Prices as known on this day; default: now.")
+@click.option("--from", "start", type=DAY, metavar="DATE", help="Prices of the last refresh until this day; default: as shipped.")
+@click.option("--to", "end", type=DAY, metavar="DATE", help="Prices of the last refresh until this day; default: now.")
 @click.option("--least", type=NOT_NEGATIVE, default=0.0, metavar="PERCENT", help="Leave out smaller changes.")
 @click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Rows of the table; 0: all.")
 @json_option
@@ -240,6 +244,8 @@ def diff(start: datetime | None, end: datetime | None, least: float, limit: int,
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.report.console import result_console
 
+    if start is not None and end is not None and start > end:
+        raise click.UsageError(f"--from {start:%Y-%m-%d} is after --to {end:%Y-%m-%d}; exchange them")
     selected = _selected(load(), filters)
     before = changes.offers_known_on(None if start is None else start.date())
     after = changes.offers_known_on(SystemClock().now().date() if end is None else end.date())

@@ -38,12 +38,13 @@ def elsewhere_line(document: PlanDocument) -> str:
     return f"{named} USD/h for these GPUs ({', '.join(notes)}), here {text.usd(ours)}; sailor-cloud can't buy there"
 
 
-def elsewhere_report(rows: Sequence[ElsewherePrice]) -> RenderableType:
-    """Return a table with a row per provider, accelerator and market."""
+def elsewhere_report(rows: Sequence[ElsewherePrice], limit: int = 0) -> RenderableType:
+    """Return a table with a row per provider, accelerator and market: the cheapest `limit`, or all if it is 0."""
     if not rows:
         return Text("no price meets these conditions")
     table = plain_table("provider", "accelerator", "market", "per GPU", "as of", "source", "note", numbers=("per GPU",))
-    for row in sorted(rows, key=lambda row: (row.usd_per_gpu_hour, row.provider, row.accelerator)):
+    cheapest = sorted(rows, key=lambda row: (row.usd_per_gpu_hour, row.provider, row.accelerator))
+    for row in cheapest[: limit or None]:
         as_of = "undated" if row.as_of is None else row.as_of.isoformat()
         usd = text.usd(row.usd_per_gpu_hour)
         table.add_row(row.provider, row.accelerator, row.market.value, usd, as_of, row.source, row.note)
