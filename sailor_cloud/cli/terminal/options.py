@@ -48,6 +48,8 @@ JOB_IN = "sailor_cloud.job_file"
 class Amount(click.FloatRange):
     """A number that is neither infinite nor NaN: comparisons would not reject these."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
