@@ -137,7 +137,7 @@ class ModelSource(_Part):
     @classmethod
     def _known_preset(cls, name: str | None) -> str | None:
         if name is not None and name not in PRESETS:
-            close = difflib.get_close_matches(name, PRESETS, n=1)
+            close = difflib.get_close_matches(name.lower(), PRESETS, n=1)
             guess = f"did you mean '{close[0]}'? " if close else ""
             known = ", ".join(sorted(PRESETS))
             other = "for any other model give {config: FOLDER/config.json} or {config: hf://ORG/NAME}"

@@ -256,7 +256,7 @@ def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Proble
             return Problem(path=path, message="is not a field here", hint=_field_hint(fault["loc"], model))
         case "enum":
             expected = str(fault.get("ctx", {}).get("expected", ""))
-            close = difflib.get_close_matches(str(given), re.findall(r"'([^']+)'", expected), n=1)
+            close = difflib.get_close_matches(str(given).lower(), re.findall(r"'([^']+)'", expected), n=1)
             guess = f"did you mean '{close[0]}'? " if close else ""
             other = _OTHER_FAMILIES if fault["loc"][-1] == "model_type" else ""
             return Problem(path=path, message=f"is {given!r}", hint=f"{guess}one of {expected}{other}")
@@ -325,7 +325,7 @@ def _dotted(location: Sequence[int | str]) -> str:
 
 def _field_hint(location: Sequence[int | str], model: type[BaseModel]) -> str:
     names = _fields_at(location[:-1], model)
-    close = difflib.get_close_matches(str(location[-1]), names, n=1)
+    close = difflib.get_close_matches(str(location[-1]).lower(), names, n=1)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
 
 

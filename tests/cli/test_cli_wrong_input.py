@@ -33,6 +33,7 @@ WRONG_JOBS = {
         "maximise-throughput",
         "goal: is 'maximise-throughput' (did you mean 'maxim",
     ),
+    "capitals": ("provider: local", "provider: LOCAL", "provider: is 'LOCAL' (did you mean 'local'? one of"),
     "negative": (
         r"budget_usd: [\d.]+",
         "budget_usd: -5",

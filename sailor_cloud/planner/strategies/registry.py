@@ -39,6 +39,6 @@ def strategy_named(name: str) -> Strategy:
         if strategy.name == name:
             return strategy
     names = [strategy.name for strategy in STRATEGIES]
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name.lower(), names, n=1)
     hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
     raise RequestError(f"no strategy {name!r}; {hint}")
