@@ -136,6 +136,12 @@ def plan(
     smaller = {choice_of(planner.Restriction, "restrictions", name) for name in names_of("restrictions", restrictions)}
     check_count("top", top)
     check_amount("time_limit_s", time_limit_s)
+    if oracle and strategy is None:
+        raise RequestError("oracle belongs to strategy; give both, for example strategy metis")
+    if strategy is not None and (smaller or top or frontier or pick):
+        raise RequestError(
+            "strategy runs another planner's search; restrictions, top, frontier and choose work with ours only"
+        )
     job, base = _job_of(job, base, on=on, cluster=cluster)
     prices = _checked_prices(job, pricing)
     if job.model is None:

@@ -125,9 +125,9 @@ def test_a_job_none_of_whose_gpus_can_be_used_says_so(folder: Path) -> None:
     ("command", "message"),
     [
         (("plan", "job.yaml", "--strategy", "metsi"), "no strategy 'metsi'; did you mean 'metis'?"),
-        (("plan", "job.yaml", "--oracle"), "--oracle belongs to --strategy"),
+        (("plan", "job.yaml", "--oracle"), "oracle belongs to strategy; give both"),
         (("plan", "job.yaml", "--prove", "--engine", "megatron"), "and needs engine sailor or sailor-artifact"),
-        (("plan", "job.yaml", "--strategy", "amp", "--top", "3"), "--strategy runs another planner's search"),
+        (("plan", "job.yaml", "--strategy", "amp", "--top", "3"), "strategy runs another planner's search; restrictions, top"),
         (("compare", "job.yaml", "--strategies", "amp,nobody"), "no strategy 'nobody'; known: sailor-paper, metis"),
     ],
 )
@@ -135,6 +135,14 @@ def test_wrong_names_exit_2(command: tuple[str, ...], message: str, folder: Path
     answer = called(*command, cwd=folder)
     assert answer.returncode == 2
     assert message in answer.stderr
+
+
+@pytest.mark.parametrize("options", [{"top": 3}, {"frontier": True}, {"restrictions": "one-zone"}, {"choose": "fastest"}])
+def test_options_of_our_search_are_refused_with_another_planner_in_python(options: dict[str, Any], folder: Path) -> None:
+    with pytest.raises(RequestError, match="restrictions, top, frontier and choose work with ours only"):
+        plan(folder / "job.yaml", strategy="amp", **options)
+    with pytest.raises(RequestError, match="oracle belongs to strategy"):
+        plan(folder / "job.yaml", oracle=True)
 
 
 def test_a_comparison_shows_each_planner_as_soon_as_it_has_a_plan(folder: Path) -> None:

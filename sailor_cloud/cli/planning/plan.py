@@ -137,12 +137,6 @@ def plan(
     forms: dict[Path | None, str] = {path: form_of(path, asked, alone=alone) for path in outputs}
     if as_json or not outputs:
         forms[None] = asked or "table"
-    if oracle and strategy is None:
-        raise RequestError("--oracle belongs to --strategy; give both, for example --strategy metis --oracle")
-    if strategy is not None and (restrictions or top or frontier or choose):
-        raise RequestError(
-            "--strategy runs another planner's search; --restrict, --top, --frontier and --choose work with ours only"
-        )
     if prove and (strategy is not None or time_limit_s is not None or engine not in BOUNDED_ENGINES):
         allowed = " or ".join(BOUNDED_ENGINES)
         raise RequestError(f"--prove excludes --strategy and --time-limit, and needs engine {allowed}")
@@ -154,7 +148,7 @@ def plan(
             clock=clock_for(as_of),
             restrictions=[Restriction(name) for name in restrictions],
             top=top or 0,
-            frontier=frontier or "html" in forms.values(),
+            frontier=frontier or ("html" in forms.values() and strategy is None),
             choose=choose,
             time_limit_s=time_limit_s,
             prove=prove,
