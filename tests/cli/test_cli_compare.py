@@ -127,7 +127,12 @@ def test_a_job_none_of_whose_gpus_can_be_used_says_so(folder: Path) -> None:
         (("plan", "job.yaml", "--strategy", "metsi"), "no strategy 'metsi'; did you mean 'metis'?"),
         (("plan", "job.yaml", "--oracle"), "oracle belongs to strategy; give both"),
         (("plan", "job.yaml", "--prove", "--engine", "megatron"), "and needs engine sailor or sailor-artifact"),
-        (("plan", "job.yaml", "--strategy", "amp", "--top", "3"), "strategy runs another planner's search; restrictions, top"),
+        (
+            ("plan", "job.yaml", "--strategy", "amp", "--top", "3"),
+            "strategy runs another planner's search; restrictions, top",
+        ),
+        (("compare", "job.yaml", "--strategies", ","), "--strategies names no planner; leave it out to compare all"),
+        (("compare", "job.yaml", "-o", "page.docx"), "error: can't tell the format of page.docx; give it a suffix"),
         (("compare", "job.yaml", "--strategies", "amp,nobody"), "no strategy 'nobody'; known: sailor-paper, metis"),
     ],
 )
@@ -135,10 +140,15 @@ def test_wrong_names_exit_2(command: tuple[str, ...], message: str, folder: Path
     answer = called(*command, cwd=folder)
     assert answer.returncode == 2
     assert message in answer.stderr
+    assert "iterations/s" not in answer.stderr  # before any search
 
 
-@pytest.mark.parametrize("options", [{"top": 3}, {"frontier": True}, {"restrictions": "one-zone"}, {"choose": "fastest"}])
-def test_options_of_our_search_are_refused_with_another_planner_in_python(options: dict[str, Any], folder: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [{"top": 3}, {"frontier": True}, {"restrictions": "one-zone"}, {"choose": "fastest"}]
+)
+def test_options_of_our_search_are_refused_with_another_planner_in_python(
+    options: dict[str, Any], folder: Path
+) -> None:
     with pytest.raises(RequestError, match="restrictions, top, frontier and choose work with ours only"):
         plan(folder / "job.yaml", strategy="amp", **options)
     with pytest.raises(RequestError, match="oracle belongs to strategy"):

@@ -137,9 +137,7 @@ def list_(
         price_tables.print_listing(rows, catalog, SortKey(sort), limit, result_console())
 
 
-def _list_elsewhere(
-    provider: str, filters: dict[str, Any], *, now: date | None, limit: int, as_json: bool
-) -> None:
+def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None, limit: int, as_json: bool) -> None:
     from dataclasses import asdict
 
     from sailor_cloud.catalog.prices.elsewhere import PROVIDERS, ask_gpuhunt, prices_elsewhere, store_prices
@@ -227,7 +225,9 @@ def refresh(
 @prices.command("diff", short_help="Show price changes between the shipped and the refreshed prices, or two dates.")
 @_filters
 @click.option("--provider", type=ProviderName())
-@click.option("--from", "start", type=DAY, metavar="DATE", help="Prices of the last refresh until this day; default: as shipped.")
+@click.option(
+    "--from", "start", type=DAY, metavar="DATE", help="Prices of the last refresh until this day; default: as shipped."
+)
 @click.option("--to", "end", type=DAY, metavar="DATE", help="Prices of the last refresh until this day; default: now.")
 @click.option("--least", type=NOT_NEGATIVE, default=0.0, metavar="PERCENT", help="Leave out smaller changes.")
 @click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Rows of the table; 0: all.")

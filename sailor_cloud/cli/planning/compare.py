@@ -25,6 +25,7 @@ from sailor_cloud.cli.terminal.options import (
     write_output,
 )
 from sailor_cloud.cli.terminal.waiting import waiting
+from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.planner.strategies import Contender
@@ -88,8 +89,16 @@ def compare(
     from sailor_cloud.report.tables import print_report
 
     check_output(output)
+    asked = "json" if as_json else form
+    forms: dict[Path | None, str] = {}
+    if output is not None:
+        forms[output] = form_of(output, asked, alone=form is not None)
+    if as_json or output is None:
+        forms[None] = asked or "table"
     job = read_job(job_file, on=on, cluster=cluster)
-    names = [name.strip() for name in strategies.split(",") if name.strip()] if strategies else []
+    names = [name.strip() for name in strategies.split(",") if name.strip()] if strategies is not None else []
+    if strategies is not None and not names:
+        raise RequestError("--strategies names no planner; leave it out to compare all")
     rows: list[Contender] = []
     with waiting("planning") as show:
 
@@ -111,12 +120,6 @@ def compare(
             engine=engine,
             time_limit_s=time_limit_s,
         )
-    asked = "json" if as_json else form
-    forms: dict[Path | None, str] = {}
-    if output is not None:
-        forms[output] = form_of(output, asked, alone=form is not None)
-    if as_json or output is None:
-        forms[None] = asked or "table"
     write = {"json": as_json_text, "markdown": as_markdown, "html": as_html, "table": as_text}
     for place, chosen in forms.items():
         if place is None and chosen == "table":

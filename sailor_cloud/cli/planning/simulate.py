@@ -69,7 +69,11 @@ INFEASIBLE = 3
 )
 @json_option
 @click.option(
-    "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan to FILE (.json)."
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the plan to FILE (.json).",
 )
 def simulate(
     file: Path,
