@@ -16,9 +16,9 @@ from sailor_cloud.provision.providers.slurm.commands import NOT_ANSWERING, NodeR
 
 # Short names of accelerators, without their size.
 _SHORT = {"titan": "titanrtx"}
-# Words in the names of GPUs, as NVML reports them to Slurm, that distinguish no accelerators.
 # Accelerators of which plans take the kind with NVLink; a P100 of the price lists is a PCIe card.
 _WITH_NVLINK = ("A100", "H100", "V100")
+# Words in the names of GPUs, as NVML reports them to Slurm, that distinguish no accelerators.
 _UNSPECIFIC = re.compile(r"nvidia|tesla|geforce|quadro|sxm\d*|pcie|hbm\d*e?")
 # A part of a GPU, such as 1g.5gb or a100_3g.20gb (NVIDIA's MIG User Guide).
 _MIG = re.compile(r"\d+g\.\d+gb")
