@@ -97,6 +97,8 @@ class PublishedRun:
     engine's default stands and `zero_stated` is False. `engine` has the row's attention and what compiling fuses.
     `virtual_stages`: ranges of layers per stage, more than one under an interleaved schedule. `eager_script`: the
     source runs modules of torch in a small script of its own.
+    Where copies of the model are sharded over some of the devices each, `devices`, `dp` and `global_batch_size` are
+    those of one copy: what the copies sum is left out. `first_error`: that of a prediction before the row was known.
     `accelerator` is a part of the catalog or, for parts that it lacks, the source's own.
     """
 
@@ -127,6 +129,7 @@ class PublishedRun:
     iteration_s: float | None
     peak_bytes: float | None
     eager_script: bool
+    first_error: float | None
     note: str
 
     @property
@@ -201,6 +204,7 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
             raise ValueError(f"{kind} parallelism {row[name]} is not modelled")
     devices, tp, pp = (_count(row, name) for name in ("n_gpus", "tp", "pp"))
     dp = _count(row, "dp") if row["dp"] else max(1, devices // (tp * pp))
+    copies = devices // _count(row, "shard_devices") if row["shard_devices"] else 1
     stage = _number(row, "zero_stage")
     engine, counter = known_program(row["framework"]) or (_SPLIT if tp * pp > 1 and stage != 3 else _WHOLE)
     batch = _measured(row, "global_batch_size")
@@ -208,6 +212,7 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
     tokens_per_s, iteration_s = _measured(row, "tokens_per_s_per_gpu"), _measured(row, "iteration_s")
     if tokens_per_s is None and iteration_s is not None and batch is not None:
         tokens_per_s = batch * _count(row, "sequence_length") / iteration_s / devices
+    devices, dp, batch = devices // copies, dp // copies, None if batch is None else batch / copies
     gib = _measured(row, "peak_memory_gib")
     compiled = _number(row, "compile")
     per_node = _number(row, "gpus_per_node")
@@ -244,6 +249,7 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
         iteration_s=iteration_s,
         peak_bytes=None if gib is None else gib * GIB,
         eager_script=row["eager_script"] == "1",
+        first_error=float(row["first_error"]) if row["first_error"] else None,
         note=row["note"],
     )
 
@@ -280,6 +286,7 @@ def _failed(name: str, row: Mapping[str, str], decoders: Mapping[str, Decoder]) 
         iteration_s=None,
         peak_bytes=None,
         eager_script=False,
+        first_error=None,
         note="",
     )
 

@@ -3,9 +3,10 @@
 python benchmarks/simulator_accuracy/unseen.py [--runs FILE] [--results FILE]
 
 unseen_runs.csv has the columns of published_throughput.csv and `address`, `virtual_stages` (ranges of layers per stage
-of Megatron's interleaved schedule), `eager_script` (1: modules of torch in a small script of the source's own) and
-`assumed` (what the source leaves open). No constant, rule or choice of the simulator may come from these rows. Runs
-with virtual stages are also predicted in 1F1B, without them.
+of Megatron's interleaved schedule), `shard_devices` (the devices that share one copy under hybrid sharding),
+`eager_script` (1: modules of torch in a small script of the source's own), `first_error` (of the prediction made when
+the row was found) and `assumed` (what the source leaves open). No constant of the simulator may come from these rows.
+Runs with virtual stages are also predicted in 1F1B, without them.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from commit import measured_on, write
 from published import PublishedRun, read_published
-from published_time import Timed, cases_of, in_bars, predict, report, summary, table
+from published_time import Case, Timed, cases_of, in_bars, predict, report, summary, table
 
+from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.simulator.timing.sync import sync_groups
 from sailor_cloud.workload import ComputeProfiles, profiles
 
 RUNS = Path(__file__).with_name("unseen_runs.csv")
+# Gbit/s of a node's network that counts as slow.
+SLOW_GBPS = 800.0
 _HEAD = """\
 # Runs of unseen sources
 
@@ -34,7 +39,9 @@ runs whose figures were read in the source are here: none of low trust, and none
 Megatron-LM has kernel rates of its own was decided with NeMo's rows in sight; their sizes come from other measurements
 (`sailor_cloud/simulator/engines/registry.py`). `unseen_runs.csv` has address, date and assumptions of each row. The ±
 has a part for programs without runs on a generation since the first 150 rows were predicted. Its size comes from other
-runs alone (`prediction_errors.md`).
+runs alone (`prediction_errors.md`). The messages of ZeRO-3 and the time of a ring's step were changed with the last
+36 rows in sight (2026-12). Their sizes come from the sources of NCCL, DeepSpeed and PyTorch, none from a run; the first
+prediction of each of these rows is kept.
 
 | means over sources | error | bias | inside p50 | inside p90 |
 |---|---|---|---|---|
@@ -94,6 +101,62 @@ def interleaved(rows: Sequence[Timed], plain: Sequence[Timed]) -> list[str]:
     return [*lines, ""]
 
 
+def bound_by_network(case: Case) -> bool:
+    """Whether a sharded run exchanges weights and gradients longer than it computes in a pass."""
+    layout = lay_out(case.plan, case.scenario)
+    groups, seat = sync_groups(layout), layout.seats[0]
+    span = seat.stage.first_layer, seat.stage.end_layer
+    exchange = sum(group.forward_s + group.backward_s for group in groups if seat in group.members)
+    return bool(exchange > seat.table.compute_s(*span))
+
+
+def sharded(rows: Sequence[Timed], known: ComputeProfiles) -> list[str]:
+    """Return the errors of runs that shard weights over several nodes, by what bounds them, and slow networks' runs."""
+    over = [row for row in rows if row.run.zero_stage == 3 and row.run.devices > (row.run.devices_per_node or 8)]
+    cases, _ = cases_of([row.run for row in over], known)
+    bound = {case.run.id for case in cases if bound_by_network(case)}
+    lines = [
+        "## ZeRO-3 over several nodes",
+        "",
+        "Means over sources, without eager scripts. First error: of the prediction made when a row was found.",
+        "",
+        "| | rows | sources | mean error | bias | with a first error | their first error | now |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for title, of in (
+        ("exchange longer than compute", [row for row in over if row.run.id in bound]),
+        ("compute longer", [row for row in over if row.run.id not in bound]),
+    ):
+        each = [summary(group) for group in by(lambda row: row.run.source_name, of).values()]
+        new = by(lambda row: row.run.source_name, [row for row in of if row.run.first_error is not None]).values()
+        first = np.mean([np.mean([abs(row.run.first_error or 0.0) for row in group]) for group in new])
+        now = np.mean([summary(group)["mean"] for group in new])
+        lines.append(
+            f"| {title} | {len(of)} | {len(each)} | {np.mean([one['mean'] for one in each]):.1%} "
+            f"| {np.mean([one['bias'] for one in each]):+.1%} | {sum(map(len, new))} | {first:.1%} | {now:.1%} |"
+        )
+    lines += [
+        "",
+        f"Runs on nodes with at most {SLOW_GBPS:.0f} Gbit/s, and those whose exchange is longer (*):",
+        "",
+        "| run | model | devices | Gbit/s | measured | predicted | error | first |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in over:
+        run, mark = row.run, "*" if row.run.id in bound else ""
+        if not mark and (run.internode_gbps or SLOW_GBPS + 1.0) > SLOW_GBPS:
+            continue
+        tokens = run.global_batch_size * run.sequence_length / run.devices
+        assert run.tokens_per_s_per_device is not None
+        first_error = "" if run.first_error is None else f"{run.first_error:+.0%}"
+        lines.append(
+            f"| {run.id}{mark} {run.source_name} | {run.decoder.name} | {run.devices} | {run.internode_gbps:.0f} "
+            f"| {tokens / run.tokens_per_s_per_device:.2f} s | {tokens / row.tokens_per_s:.2f} s | {row.error:+.0%} "
+            f"| {first_error} |"
+        )
+    return [*lines, ""]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=RUNS)
@@ -117,6 +180,7 @@ def main() -> int:
     scripts = [name for name, of in names.items() if of[0].run.eager_script]
     lines += [f"Eager scripts of the source's own: {'; '.join(scripts)}.", ""]
     lines += interleaved(programs, plain)
+    lines += sharded(programs, known)
     lines += groups("By engine, without eager scripts", lambda row: row.run.engine.name, programs)
     lines += groups("By accelerator, without eager scripts", lambda row: row.run.accelerator, programs)
     write("\n".join([*lines, measured_on()]), chosen.results)

@@ -63,6 +63,20 @@ def test_every_run_of_an_unseen_source_can_be_predicted_and_names_its_source() -
             assert row["eager_script"] in ("0", "1")
 
 
+def test_a_run_of_sharded_copies_is_predicted_as_one_copy(tmp_path: Path) -> None:
+    row = ROW | {"n_gpus": "64", "tp": "1", "pp": "1", "dp": "64", "zero_stage": "3", "global_batch_size": "128"}
+    (whole, copy), unread = read_published(table(tmp_path, row, row | {"id": "r1", "shard_devices": "16"}))
+    assert not unread
+    assert (copy.devices, copy.dp, copy.global_batch_size) == (16, 16, 32)
+    assert copy.microbatches == whole.microbatches
+    assert copy.tokens_per_s_per_device == whole.tokens_per_s_per_device
+
+
+def test_a_first_error_is_read(tmp_path: Path) -> None:
+    runs, _ = read_published(table(tmp_path, ROW | {"first_error": "-0.25"}, ROW | {"first_error": ""}))
+    assert [run.first_error for run in runs] == [-0.25, None]
+
+
 def test_virtual_stages_are_read_and_one_is_1f1b(tmp_path: Path) -> None:
     runs, _ = read_published(table(tmp_path, ROW | {"virtual_stages": "3"}, ROW | {"virtual_stages": ""}))
     cases, _ = cases_of(runs, profiles.load())
