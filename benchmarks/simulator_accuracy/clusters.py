@@ -75,12 +75,12 @@ _V100, _FOUR_WAY, _SWITCHED_DEVICES = "V100", "GH-96", 16
 # Gbit/s of a node's network cards where the source is silent: what such nodes are sold with (bandwidth_profiles).
 _NODE_GBPS = {7: 400.0, 8: 1600.0, 9: 3200.0, 10: 3200.0}
 _NODE_DEVICES = 8
-# Half a round trip between two devices of a node and of two nodes: intercepts of published_collectives.csv.
-_STEP_S, _NODE_STEP_S = 1e-6, 2e-6
-# The playbook's cluster. All-reduces of 256 MB over 4, 16 and 64 nodes (published_collectives.csv) take 14 us a step.
-# From 64 nodes on every tensor between stages takes a quarter of a second, whatever its size and layout (45 of 46 runs
-# of the one model that was seen there); some runs on fewer nodes show the same. No source explains it.
-_PLAYBOOK, _PLAYBOOK_STEP_S = "HF ultrascale-playbook", 14e-6
+# Half a round trip between two devices of a node: intercepts of published_collectives.csv.
+_STEP_S = 1e-6
+# The playbook's cluster. From 64 nodes on every tensor between stages takes a quarter of a second, whatever its size
+# and layout (45 of 46 runs of the one model that was seen there); some runs on fewer nodes show the same. No source
+# explains it.
+_PLAYBOOK = "HF ultrascale-playbook"
 _PLAYBOOK_STALL_S, _PLAYBOOK_STALL_NODES = 0.26, 64
 # There, a collective of tensor parallelism over nodes takes 65 us a step: intercepts of tp 16 and 32.
 _PLAYBOOK_TENSOR_STEP_S = 6.5e-5
@@ -121,7 +121,7 @@ def scenario_of(run: PublishedRun, profiles: ComputeProfiles) -> tuple[Plan, Sce
         offers={},
         unpriced={group.hardware.id: group.hardware for group in groups},
         catalog=_catalog(part),
-        network=_network(part, rate, per_node, _PLAYBOOK_STEP_S if playbook else _NODE_STEP_S),
+        network=_network(part, rate, per_node),
         profiles=profiles,
         as_of=datetime(AS_OF.year, AS_OF.month, AS_OF.day, tzinfo=UTC),
         engine=dataclasses.replace(
@@ -213,7 +213,7 @@ class _Network(Network):
 
 
 @cache
-def _network(part: Accelerator, node_bytes_per_s: float, per_node: int, node_step_s: float) -> Network:
+def _network(part: Accelerator, node_bytes_per_s: float, per_node: int) -> Network:
     """Return the links between devices of a node and between nodes, where each device has a card of its own."""
     nvlink = part.nvlink_gb_per_s
     device = (nvlink * 1e9 / 2.0 if nvlink else PCIE_BYTES_PER_S[part.pcie_generation or 3]) * (
@@ -223,7 +223,7 @@ def _network(part: Accelerator, node_bytes_per_s: float, per_node: int, node_ste
     for pairs in range(1, per_node + 1):
         shared = node_bytes_per_s * pairs / per_node
         curves.append(_curve(CurveScope.SAME_NODE, part, pairs, device * pairs, _STEP_S))
-        curves.append(_curve(CurveScope.SAME_ZONE, part, pairs, shared, node_step_s))
+        curves.append(_curve(CurveScope.SAME_ZONE, part, pairs, shared, estimates.RING_STEP_S))
     zone = ZoneInfo(name=ZONE, provider=LOCAL, region=REGION, egress_group="", latitude=None, longitude=None)
     instance = InstanceNetwork(
         provider=LOCAL,

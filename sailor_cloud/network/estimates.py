@@ -76,6 +76,10 @@ BETWEEN_ZONES_BYTES_PER_S = 12.5e9
 DEVICE_LINK_SHARE = 0.67
 # Round trips between zones of a region stay under 1 ms (95th percentile). Source: Google Cloud, "Regions and zones".
 IN_REGION_RTT_S = 1e-3
+# Seconds of a ring's step between two nodes besides its bytes. Source: NCCL's own constant for rings over a network in
+# the protocol of large messages (hwLat in src/graph/tuning.cc, 2.18 to 2.21). Published all-gathers took 9 to 47
+# microseconds a step (bandwidth_profiles/README.md).
+RING_STEP_S = 14e-6
 # Types whose curves give estimates their shape: the data centre GPUs; the others had slow links.
 SHAPE_ACCELERATORS = frozenset({"A100-40", "A100-80", "V100-16", "GH-96"})
 

@@ -192,7 +192,9 @@ class Network:
         link = estimates.shaped_like_nearest(
             self._shapes(CurveScope.SAME_ZONE), rate, pairs=pairs, error=estimates.INSTANCE_ERROR
         )
-        return replace(link, source=min(instances[0].source, instances[1].source))
+        # A faster card shortens the bytes of a message, not the rest of a step.
+        rtt_s = max(link.rtt_s, 2.0 * estimates.RING_STEP_S)
+        return replace(link, rtt_s=rtt_s, source=min(instances[0].source, instances[1].source))
 
     def _across_regions(self, src: Place, dst: Place, pairs: int) -> Link:
         src_zone, dst_zone = self._zone(src.zone), self._zone(dst.zone)

@@ -99,6 +99,25 @@ class MemoryRule:
         return self.fp32_gradient_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardMessages:
+    """The messages of ZeRO-3: a block's weights are gathered in `parts` of at least `least_bytes`.
+
+    `whole_gradients`: a block's gradients are scattered in one message; else in buckets.
+    """
+
+    parts: int
+    least_bytes: float = 0.0
+    whole_gradients: bool = True
+
+    def mean_bytes(self, weight_bytes: float, gradient_bytes: float, bucket_bytes: float) -> float:
+        """Return the mean message of a block that gathers its weights twice and scatters its gradients."""
+        gathered = max(weight_bytes / self.parts, self.least_bytes)
+        scattered = gradient_bytes if self.whole_gradients else bucket_bytes
+        messages = 2.0 * weight_bytes / gathered + gradient_bytes / scattered
+        return (2.0 * weight_bytes + gradient_bytes) / messages
+
+
 class StagePlace(NamedTuple):
     """The place of one replica of one stage."""
 
@@ -232,8 +251,8 @@ class Engine:
 
     ZeRO: `default_zero_stage` applies if none is named, `pipelined_zero_stages` with more than one stage. From ZeRO-2
     on all pipelines have one shape. With ZeRO-3 weights are gathered and gradients scattered during a pass; the share
-    `shard_exposed` of the shorter one remains visible. `overlap_gather`: weights that ZeRO-1 updated are gathered
-    during the next forward pass, first layers first.
+    `shard_exposed` of the shorter one remains visible. `shard_messages`: its messages; None: buckets, as in
+    sums. `overlap_gather`: weights that ZeRO-1 updated are gathered during the next forward pass, first layers first.
 
     Pipelines: `stages_outermost`: if only degrees are given, ranks count through devices, then pipelines, then stages,
     so that the pipelines' equal stages are neighbours. `split`: the cut if only the number of stages is given, and the
@@ -273,6 +292,7 @@ class Engine:
     extra_stages: int | None = None
     memory: MemoryRule = field(default_factory=MemoryRule)
     shard_exposed: float = 0.1
+    shard_messages: ShardMessages | None = None
     overlap_gather: bool = True
     spread_launch_s: float = 0.0
     exposed: float = 1.0

@@ -16,7 +16,8 @@ from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Accelerator, Hardware, Offer
 from sailor_cloud.network import Link, Network, Place
 from sailor_cloud.simulator.engine import SAILOR, Engine
-from sailor_cloud.workload import ComputeProfiles
+from sailor_cloud.workload import ComputeProfiles, layer_costs
+from sailor_cloud.workload.features import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from sailor_cloud.simulator.stage_table import StageTable
@@ -69,6 +70,22 @@ class Scenario:
     def ring_bytes_per_s(self, accelerator: str, devices: int) -> float | None:
         """Return the measured rate of a ring over `devices` of one node; two are a ring, and no other was measured."""
         return self.network.pair_bytes_per_s(accelerator) if devices == 2 else None
+
+    def bucket_bytes(self, zero_stage: int) -> float:
+        """Return the bytes of a message between pipelines, of all tensor-parallel shards together.
+
+        Sums have at most so many. With ZeRO-3 it is the mean over the gathers and the scatter of a block.
+        """
+        engine, training = self.engine, self.job.training
+        if zero_stage < 3 or engine.shard_messages is None:
+            return engine.bucket_bytes
+        blocks = layer_costs(self.decoder, training.sequence_length, 1).trainable[1:-1]
+        width, parameters = ELEMENT_BYTES[training.precision], float(blocks.mean())
+        if not parameters:
+            return engine.bucket_bytes
+        return engine.shard_messages.mean_bytes(
+            parameters * width, parameters * max(engine.reduce_bytes, width), engine.bucket_bytes
+        )
 
     def stage_link(self, link: Link, *, same_node: bool) -> Link:
         """Return the effective link for tensors between stages: the engine may not saturate one between nodes."""

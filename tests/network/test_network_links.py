@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sailor_cloud import resources
 from sailor_cloud.errors import DataError
-from sailor_cloud.network import Place, load
+from sailor_cloud.network import Place, estimates, load
 from sailor_cloud.network.records import CurveScope
 from sailor_cloud.units import GB, GBIT_BYTES
 
@@ -185,3 +185,12 @@ def test_measured_times_of_a_region_are_kept() -> None:
                 )
                 link = NETWORK.link(place, other, pairs=curve.pairs)
                 assert link.transfer_s(sizes) == pytest.approx(raw)
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 4, 8])
+def test_a_faster_card_does_not_shorten_the_start_of_a_step_between_nodes(pairs: int) -> None:
+    p5 = Place(zone="use1-az1", node=None, accelerator="H100-80", instance_type="p5.48xlarge")
+    for place in (P4, p5):
+        link = NETWORK.link(place, place, pairs=pairs)
+        for nbytes in (1.0, 1e4, 1e6):
+            assert link.transfer_s(nbytes) >= estimates.RING_STEP_S + nbytes / link.max_bytes_per_s - 1e-12

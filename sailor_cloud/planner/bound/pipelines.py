@@ -275,7 +275,7 @@ class Rings:
         return found
 
     def _message(self, members: int) -> float:
-        return self.space.scenario.engine.bucket_bytes / members
+        return self.space.bucket_bytes / members
 
     def _slowest(self, full_s: float, members: int) -> Floats:
         """Return the least for a message over the slowest link of a ring, on which a full one takes `full_s` or more.
@@ -424,25 +424,21 @@ class Sizes:
 
     def _buckets_s(self, nbytes: Floats, bucket_s: tuple[float, float]) -> Floats:
         """Return the least seconds of all-reduces of so many bytes."""
-        buckets, (start, full) = nbytes / self.space.scenario.engine.bucket_bytes, bucket_s
+        buckets, (start, full) = nbytes / self.space.bucket_bytes, bucket_s
         return full * buckets + start * (np.ceil(buckets - _ROUNDED) - buckets)
 
     def _last_bucket_s(self, nbytes: Floats, share: Sharding, bucket_s: tuple[float, float]) -> Floats:
         """Return the least seconds of the last bucket of at least so many bytes."""
         # Bytes of gradients per byte that a ring counts.
         factor = 2.0 * share.gradient / share.total
-        return (
-            np.minimum(nbytes / self.space.scenario.engine.bucket_bytes, 1.0 / factor)
-            * bucket_s[1]
-            * share.summed_share
-        )
+        return np.minimum(nbytes / self.space.bucket_bytes, 1.0 / factor) * bucket_s[1] * share.summed_share
 
     def _first_bucket_s(self, kind: int, size: int) -> Floats:
         table, (first, end, some) = self.table(kind, size), _ranges(self.space.layers)
         share = table.sharding
         each = [np.diff(self.table(number, 1).gradient_prefix_bytes) for number in range(len(self.kinds))]
         sent = np.concatenate([[0.0], np.cumsum(np.max(each, axis=0))]) * (2.0 * share.gradient / share.total)
-        part = np.minimum(1.0, self.space.scenario.engine.bucket_bytes / np.maximum(sent[end] - sent[first], 1.0))
+        part = np.minimum(1.0, self.space.bucket_bytes / np.maximum(sent[end] - sent[first], 1.0))
         seconds = np.where(some, part * table.backward_s(first, end), np.inf)
         # The least over all groups of layers at the end of a stage.
         least = np.minimum.accumulate(seconds[::-1], axis=0)[::-1]

@@ -131,13 +131,13 @@ class SyncTable:
     def _sum(self, hops: Hops, nbytes: float) -> _Sum:
         key = (hops, nbytes)
         if key not in self._sums:
-            engine = self.space.scenario.engine
+            engine, bucket = self.space.scenario.engine, self.space.bucket_bytes
             if hops.zones:
                 seconds = float(self.zone_by_zone_s(hops, nbytes))
             else:
-                message = min(nbytes, engine.bucket_bytes) / hops.members
+                message = min(nbytes, bucket) / hops.members
                 slowest = max(self.links(hops), key=lambda link: link.transfer_s(message))
-                seconds = float(gradient_sync_s(nbytes, hops.members, slowest, engine=engine))
+                seconds = float(gradient_sync_s(nbytes, hops.members, slowest, engine=engine, bucket_bytes=bucket))
             self._sums[key] = _Sum(seconds, 2.0 * (hops.members - 1) / hops.members * nbytes * hops.usd_per_byte)
         return self._sums[key]
 
@@ -182,7 +182,7 @@ class SyncTable:
         """Return the seconds of all-reduces of `nbytes` bytes that run zone by zone."""
         links = list(zip(self.links(hops), hops.crosses, strict=True))
         inside, across = ([link for link, crosses in links if crosses == out] for out in (False, True))
-        return zone_sync_s(nbytes, hops.zones, inside, across, self.space.scenario.engine.bucket_bytes)
+        return zone_sync_s(nbytes, hops.zones, inside, across, self.space.bucket_bytes)
 
     def _zone_by_zone_usd(self, pools: Iterable[int], members: Counter[str]) -> float:
         """Return the USD per byte and round of a ring if each zone sends its sum to every other zone."""

@@ -72,18 +72,20 @@ class CutSums:
         return self._times[key]
 
     def _of_bytes(self, nbytes: Floats, hops: Hops) -> tuple[Floats, Floats]:
-        engine = self.space.scenario.engine
+        engine, bucket = self.space.scenario.engine, self.space.bucket_bytes
         paid = 2.0 * (hops.members - 1) / hops.members * nbytes * hops.usd_per_byte
         if hops.zones:
             return self.single.zone_by_zone_s(hops, nbytes), paid
-        message = np.minimum(nbytes, engine.bucket_bytes) / hops.members
+        message = np.minimum(nbytes, bucket) / hops.members
         links = self.single.links(hops)
         slowest = np.argmax([link.transfer_s(message) for link in links], axis=0)
         seconds = np.empty(len(nbytes))
         # Usually one link is the slowest for all sizes.
         for number in sorted(set(slowest.tolist())):
             there = slowest == number
-            seconds[there] = gradient_sync_s(nbytes[there], hops.members, links[number], engine=engine)
+            seconds[there] = gradient_sync_s(
+                nbytes[there], hops.members, links[number], engine=engine, bucket_bytes=bucket
+            )
         return seconds, paid
 
 

@@ -148,11 +148,14 @@ class Space:
     # The same for data about given pipelines and layouts, which even layers and batches do not change.
     evaluated: dict[str, Any] = field(default_factory=dict)
     pools: tuple[Pool, ...] = field(init=False)
+    # The bytes of a message between pipelines.
+    bucket_bytes: float = field(init=False)
     # Whether all ranks share the cores of one machine.
     on_this_machine: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.pools = self.candidates.pools
+        self.bucket_bytes = self.scenario.bucket_bytes(self.zero_stage)
         together = all(providers.of(pool.offer.provider).on_this_machine for pool in self.pools)
         self.on_this_machine = self.scenario.machine is not None and together
         self.numbers = self.numbers or tuple(range(len(self.pools)))

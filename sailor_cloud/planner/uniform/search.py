@@ -261,7 +261,13 @@ class UniformSearch:
             slowest = max(sync.links(hops), key=lambda link: link.transfer_s(1e6))
             first, end = np.triu_indices(self.space.layers + 1, 1)
             nbytes = sync.nbytes(Slot(pool, 0, tp), first, end)
-            seconds[first, end] = gradient_sync_s(nbytes, replicas, slowest, engine=self.space.scenario.engine)
+            seconds[first, end] = gradient_sync_s(
+                nbytes,
+                replicas,
+                slowest,
+                engine=self.space.scenario.engine,
+                bucket_bytes=self.space.bucket_bytes,
+            )
         return seconds
 
     def _search(self, view: View) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from sailor_cloud.simulator.engine import SAILOR, Engine, MemoryRule, Selective, StageSplit, Transfers
+from sailor_cloud.simulator.engine import SAILOR, Engine, MemoryRule, Selective, ShardMessages, StageSplit, Transfers
 from sailor_cloud.workload import OwnRates
 
 # Under ZeRO-2 and 3 pipelines synchronize after each pass of a layer, so they are planned as for uniform engines.
@@ -25,7 +25,10 @@ _STEPWISE_LOSS_BYTES = 52.0
 # of a link test, mean of the three GH200 runs with one stage (1.9 to 2.8; Sailor's artifact); iterations of the mixed
 # RTX cluster, BLOOM and FlagPerf agree. `collective_s` is fitted on runs of Megatron-DeepSpeed
 # (compute_profiles/README.md). It posts one send or receive at a time, for which NCCL opens few channels (NVIDIA/nccl
-# issue 1272, 2024). `pair_bytes_per_s` is fitted on GH200 runs; slower links, as in the RTX cluster, hide it.
+# issue 1272, 2024). `pair_bytes_per_s` is fitted on GH200 runs; slower links, as in the RTX cluster, hide it. ZeRO-3
+# gathers a module with what it prefetches, 5e7 parameters by default (stage3_prefetch_bucket_size): one of the four
+# matrices of a block, or several small ones. Source: deepspeed/runtime/zero/config.py and
+# partitioned_param_coordinator.py (2024).
 DEEPSPEED = Engine(
     name="deepspeed",
     pipelined_zero_stages=(0, 1),
@@ -42,6 +45,7 @@ DEEPSPEED = Engine(
     bucket_bytes=5.0e8,
     all_reduce_slowdown=2.25,
     reduce_bytes=2,
+    shard_messages=ShardMessages(parts=4, least_bytes=1.0e8, whole_gradients=False),
     collective_s=0.00098,
     zero_stages=(0, 1, 2, 3),
     memory=MemoryRule(
@@ -90,7 +94,7 @@ MEGATRON = Engine(
     split=StageSplit.ENDS,
     memory=MemoryRule(gate_copies=3, module_norms=False, logit_elements=math.inf, by_layer=False, frees_outputs=True),
 )
-# PyTorch FSDP: one layer is one unit, about 5e8 bytes for its models of 7B. Its purpose is full sharding: sharded
+# PyTorch FSDP: one layer is one unit, gathered and scattered as a whole. Its purpose is full sharding: sharded
 # weights are fp32, layers are cast as they are gathered. A non-reentrant checkpoint stops once it has what the backward
 # pass reads. Source: PyTorch 2.x documentation (2024). torch's Schedule1F1B refuses fewer microbatches than stages
 # (torch/distributed/pipelining/schedules.py, 2.13).
@@ -111,6 +115,7 @@ FSDP = Engine(
     recompute_stops_early=True,
     sequence_parallel=True,
     shard_exposed=0.11,
+    shard_messages=ShardMessages(parts=1),
     extra_stages=0,
     memory=MemoryRule(half_weights=False, module_norms=False, logit_elements=math.inf, by_layer=False),
 )

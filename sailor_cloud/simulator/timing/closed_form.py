@@ -177,16 +177,20 @@ def zone_sync_s(
     return near + far * ((members / min(zones) + len(zones) - 2) / (members - 1))
 
 
-def gradient_sync_s(gradient_bytes: Any, holders: int, slowest: Link, *, engine: Engine) -> Any:
+def gradient_sync_s(
+    gradient_bytes: Any, holders: int, slowest: Link, *, engine: Engine, bucket_bytes: float | None = None
+) -> Any:
     """Return the seconds to sum gradients over the pipelines that have them; 0 for one.
 
     `gradient_bytes` are those of all tensor-parallel shards together, since their rings run in parallel over `slowest`.
-    That is the slowest link, for as many pairs, of a ring that visits regions, zones and nodes one after the other.
+    That is the slowest link, for as many pairs, of a ring that visits regions, zones and nodes one after the other. A
+    message has at most `bucket_bytes`, by default the engine's.
     With trees a message takes the shorter of the ring and twice the way through a tree.
     """
-    ring = ring_s(gradient_bytes, holders, slowest, bucket_bytes=engine.bucket_bytes)
+    bucket = engine.bucket_bytes if bucket_bytes is None else bucket_bytes
+    ring = ring_s(gradient_bytes, holders, slowest, bucket_bytes=bucket)
     if engine.trees and holders > 1:
-        buckets = np.ceil(np.asarray(gradient_bytes) / engine.bucket_bytes)
+        buckets = np.ceil(np.asarray(gradient_bytes) / bucket)
         latency_s = math.log2(holders) * slowest.rtt_s / 2.0
         tree = 2.0 * (np.asarray(gradient_bytes) / slowest.max_bytes_per_s + buckets * latency_s)
         ring = np.minimum(ring, tree)

@@ -264,8 +264,8 @@ def _seconds(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) 
     zones = Counter(seat.place.zone for seat in group.members)
     if layout.scenario.engine.zone_by_zone and 1 < max(zones.values()) < count:
         return _zone_by_zone_s(layout, group, flows, tuple(zones.values()))
-    slowest = _slowest_link(layout, group, flows)
-    return float(gradient_sync_s(group.nbytes, count, slowest, engine=layout.scenario.engine))
+    slowest, engine = _slowest_link(layout, group, flows), layout.scenario.engine
+    return float(gradient_sync_s(group.nbytes, count, slowest, engine=engine, bucket_bytes=_bucket_bytes(layout)))
 
 
 def _zone_by_zone_s(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int], zones: tuple[int, ...]) -> float:
@@ -279,7 +279,11 @@ def _zone_by_zone_s(layout: Layout, group: SyncGroup, flows: Mapping[str | None,
             # Every member of a node sends across.
             shared *= max(nodes[src.place.node], nodes[dst.place.node])
             across.append(layout.links.between(src.place, dst.place, pairs=tp, flows=shared))
-    return float(zone_sync_s(group.nbytes, zones, inside, across, layout.scenario.engine.bucket_bytes))
+    return float(zone_sync_s(group.nbytes, zones, inside, across, _bucket_bytes(layout)))
+
+
+def _bucket_bytes(layout: Layout) -> float:
+    return layout.scenario.bucket_bytes(layout.plan.zero_stage)
 
 
 def _slowest_link(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) -> Link:
@@ -289,7 +293,7 @@ def _slowest_link(layout: Layout, group: SyncGroup, flows: Mapping[str | None, i
         if (src.place, dst.place) not in hops:
             shared = max(flows[src.place.node], flows[dst.place.node])
             hops[src.place, dst.place] = layout.links.between(src.place, dst.place, pairs=pairs, flows=shared)
-    message = min(group.nbytes, layout.scenario.engine.bucket_bytes) / len(group.members)
+    message = min(group.nbytes, _bucket_bytes(layout)) / len(group.members)
     return max(hops.values(), key=lambda link: link.transfer_s(message))
 
 
