@@ -47,6 +47,25 @@ prediction of each of these rows is kept.
 |---|---|---|---|---|
 """
 
+_STAYS = """\
+What stays wrong, and what was tried:
+
+- DeepSpeed on 1,024 A800 (u209, u211) is still up to twice as fast as measured. Its traces show that it does not hide
+  the scatter of gradients (AMSP paper, section VI). With 20 instead of 14 µs a step the two would be within 23 %. No
+  source gives such a constant, and it would be fitted on these rows.
+- At twice the devices of the paper's table DeepSpeed of 2021 takes no longer (u201 and u202, u204 and u205). A step
+  that costs the same on all rings takes twice as long there: too fast on 768 and 1,120, too slow on 1,536 and 2,240.
+- u233 and the 70B runs of KempnerForge get about half of the rate of their cards. One device per node is in each ring.
+  Whether the network is oversubscribed is not stated.
+- FSDP over TCP (u235) hides little of its exchange. As if one or two pairs of devices shared the card instead of four,
+  it would be right; one row with assumed settings is too little for that.
+- u192 has an unknown microbatch: with one sequence instead of four, weights would be gathered four times.
+- u199 is not bound by the network: it runs modules of transformers with plain attention.
+- The share of an exchange that stays visible (0.11) was not changed.
+- Not added, since the figures were not found in text: ZeRO++ (1 to 8 InfiniBand cards), MiCS (p3dn, p4d), SageMaker's
+  sharded data parallelism, T5 on IBM's Ethernet, VectorLM on 50 Gbit/s (no batch size).
+"""
+
 
 def timed(runs: Sequence[PublishedRun], known: ComputeProfiles) -> list[Timed]:
     """Predict runs. Raises ValueError if one can't be laid out: every row of this table can."""
@@ -154,7 +173,7 @@ def sharded(rows: Sequence[Timed], known: ComputeProfiles) -> list[str]:
             f"| {tokens / run.tokens_per_s_per_device:.2f} s | {tokens / row.tokens_per_s:.2f} s | {row.error:+.0%} "
             f"| {first_error} |"
         )
-    return [*lines, ""]
+    return [*lines, "", _STAYS]
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.planner.search import problem_of
+from sailor_cloud.planner.seeds.homogeneous import homogeneous
 from sailor_cloud.planner.solving import solve
 from sailor_cloud.planner.space.draft import Draft, to_plan
 from sailor_cloud.planner.space.effort import NORMAL
@@ -170,6 +171,23 @@ def test_an_engine_gets_as_many_microbatches_as_it_needs(engine: str, extra_stag
     assert max(len(plan.pipelines[0].stages) for plan in plans) == 2 + extra_stages
     for plan in plans:
         assert len(plan.pipelines[0].stages) <= plan.pipelines[0].microbatches + extra_stages
+
+
+@pytest.mark.parametrize("engine", ["fsdp", "deepspeed"])
+def test_plans_with_zero_3_are_assessed_with_the_messages_that_the_simulator_counts(engine: str) -> None:
+    text = JOB.format(
+        batch=16, goal="maximize-throughput", limits="", zones="us-central1-a", devices="A100-40: 16"
+    ).replace("sailor-opt-350", "gpt-neo-2.7b")
+    space, _ = planned(text.replace("precision: fp32", "precision: bf16, max_zero_stage: 3"), engine)
+    sharded, target = space.at(3), target_of(space.scenario.job)
+    assert sharded.bucket_bytes != space.at(1).bucket_bytes == space.scenario.engine.bucket_bytes
+    drafts = [draft for draft in homogeneous(sharded, target) if len(draft.pipelines) > 1]
+    assert drafts
+    for draft in drafts[:: max(1, len(drafts) // 6)]:
+        plan = to_plan(sharded, draft)
+        assert plan.zero_stage == 3
+        evaluation = evaluate(plan, space.scenario)
+        assert evaluation.prediction.iteration_s == pytest.approx(draft.figures[Figure.ITERATION_S], rel=1e-9)
 
 
 def test_nanotron_gets_the_cuts_that_it_makes_itself() -> None:
