@@ -18,6 +18,7 @@ from sailor_cloud.interchange import import_artifact
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Precision
+from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.search import problem_of
 from sailor_cloud.planner.seeds.homogeneous import homogeneous
 from sailor_cloud.planner.solving import solve
@@ -29,6 +30,8 @@ from sailor_cloud.planner.uniform import uniform_drafts
 from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.simulator import engine_named, evaluate
 from sailor_cloud.simulator.engines import StagePlace, StageSplit, UniformPipelines, stage_bounds
+from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.simulator.timing.sync import sync_groups
 from sailor_cloud.workload import profiles
 
 JOB = """
@@ -174,7 +177,7 @@ def test_an_engine_gets_as_many_microbatches_as_it_needs(engine: str, extra_stag
 
 
 @pytest.mark.parametrize("engine", ["fsdp", "deepspeed"])
-def test_plans_with_zero_3_are_assessed_with_the_messages_that_the_simulator_counts(engine: str) -> None:
+def test_the_search_counts_the_messages_of_zero_3_that_the_simulator_counts(engine: str) -> None:
     text = JOB.format(
         batch=16, goal="maximize-throughput", limits="", zones="us-central1-a", devices="A100-40: 16"
     ).replace("sailor-opt-350", "gpt-neo-2.7b")
@@ -183,11 +186,13 @@ def test_plans_with_zero_3_are_assessed_with_the_messages_that_the_simulator_cou
     assert sharded.bucket_bytes != space.at(1).bucket_bytes == space.scenario.engine.bucket_bytes
     drafts = [draft for draft in homogeneous(sharded, target) if len(draft.pipelines) > 1]
     assert drafts
+    sync = Assessor(sharded, target).sync
     for draft in drafts[:: max(1, len(drafts) // 6)]:
         plan = to_plan(sharded, draft)
         assert plan.zero_stage == 3
-        evaluation = evaluate(plan, space.scenario)
-        assert evaluation.prediction.iteration_s == pytest.approx(draft.figures[Figure.ITERATION_S], rel=1e-9)
+        layout, cuts = zip(*((part.slots, part.cut) for part in draft.pipelines), strict=True)
+        expected = [group.seconds for group in sync_groups(lay_out(plan, space.scenario))]
+        assert [each.seconds for each in sync.sums(layout, cuts)] == pytest.approx(expected, rel=1e-9)
 
 
 def test_nanotron_gets_the_cuts_that_it_makes_itself() -> None:
