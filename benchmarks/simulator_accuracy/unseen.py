@@ -51,14 +51,14 @@ _STAYS = """\
 What stays wrong, and what was tried:
 
 - DeepSpeed on 1,024 A800 (u209, u211) is still up to twice as fast as measured. Its traces show that it does not hide
-  the scatter of gradients (AMSP paper, section VI). With 20 instead of 14 µs a step the two would be within 23 %. No
-  source gives such a constant, and it would be fitted on these rows.
+  the scatter of gradients (AMSP paper, section VI). With 20 instead of 14 µs a step they are off by 2 and 43 %, but
+  PyTorch's H100 runs (u035) by -23 instead of -6 %. That constant would be fitted on these rows, so 14 stays.
 - At twice the devices of the paper's table DeepSpeed of 2021 takes no longer (u201 and u202, u204 and u205). A step
   that costs the same on all rings takes twice as long there: too fast on 768 and 1,120, too slow on 1,536 and 2,240.
-- u233 and the 70B runs of KempnerForge get about half of the rate of their cards. One device per node is in each ring.
+- u233 gets about half of the rate of its cards, if its exchange is not hidden. Each ring has one device per node.
   Whether the network is oversubscribed is not stated.
-- FSDP over TCP (u235) hides little of its exchange. As if one or two pairs of devices shared the card instead of four,
-  it would be right; one row with assumed settings is too little for that.
+- FSDP over TCP (u235) hides less of its exchange than predicted, or does not reach the rate of four pairs of devices.
+  One row with assumed settings does not tell which.
 - u192 has an unknown microbatch: with one sequence instead of four, weights would be gathered four times.
 - u199 is not bound by the network: it runs modules of transformers with plain attention.
 - The share of an exchange that stays visible (0.11) was not changed.
