@@ -31,7 +31,7 @@ REGIONS = ("us-east-1", "us-west-2")
 POLICY = json.dumps(
     {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "ec2:DescribeVpcs", "Resource": "*"}]}
 )
-DUE, EARLY = datetime.now(UTC) - timedelta(minutes=1), datetime.now(UTC) + timedelta(hours=1)
+DUE, EARLY = datetime.now(UTC) - timedelta(minutes=1), datetime.now(UTC) + timedelta(days=1)
 
 
 class Context:
