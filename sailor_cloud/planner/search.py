@@ -79,7 +79,7 @@ _NO_FRONTIER = "the time limit ended the search before the Pareto frontier; with
 class Problem:
     """A job as the search sees it.
 
-    `nearly`: the best plans that its searches met within limits that are looser by `LOOSER`.
+    `nearly`: the best plans of its space that the first search met within limits that are looser by `LOOSER`.
     """
 
     space: Space
@@ -149,7 +149,7 @@ def search(
         alike = None if document.plan is not None else _alike(problem.space)
         if alike is not None:
             # Nothing fits with ZeRO-0 or 1, and their search is over.
-            problem = replace(problem, space=alike)
+            problem = replace(problem, space=alike, nearly=[])
             document = _planned(problem, requested, clock, started)
         if not requested.decide or requested.choose not in (None, Pick.CHEAPEST):
             return document
@@ -172,7 +172,7 @@ def _planned(problem: Problem, asked: SearchOptions, clock: Clock, started: floa
     job = problem.space.scenario.job
 
     def searched(factor: float, step: int) -> PlanDocument:
-        tighter = replace(problem, target=tightened(problem.target, factor))
+        tighter = replace(problem, target=tightened(problem.target, factor), nearly=[] if step else problem.nearly)
         options = (
             asked if asked.progress is None or wanted is None else replace(asked, progress=_later(asked.progress, step))
         )
@@ -205,7 +205,7 @@ class _Sooner:
         self.searched = True
         alone = SearchOptions(restrictions=self.asked.restrictions, time_limit_s=self.asked.time_limit_s)
         try:
-            found = _planned(replace(self.problem, target=target), alone, self.clock, self.started)
+            found = _planned(replace(self.problem, target=target, nearly=[]), alone, self.clock, self.started)
         except OutOfTimeError:
             self.cut_short = True
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -153,6 +154,24 @@ def test_zero_2_and_3_are_searched_where_the_job_allows_them_and_no_bound_is_cla
     again = evaluate(allowed.plan, make_space(llama(max_zero_stage=3)).scenario)
     assert again.fits
     assert again.prediction.iteration_s_replay == pytest.approx(allowed.prediction.iteration_s_replay, rel=1e-9)
+
+
+def test_plans_of_a_search_with_more_zero_are_not_kept_for_questions_about_the_first(monkeypatch):
+    # The second search numbers its pools otherwise.
+    module = sys.modules["sailor_cloud.planner.search"]
+    job, met = llama(max_zero_stage=3), []
+
+    def searched(problem, *_):
+        met.append(problem.nearly)
+        return plan_less
+
+    plan_less = replace(plan(llama(max_zero_stage=0)), plan=None, prediction=None)
+    prices, links, times = data()
+    inputs = {"catalog": prices, "network": links, "profiles": times, "clock": FixedClock(AS_OF)}
+    problem = module.problem_of(job, **inputs)
+    monkeypatch.setattr(module, "_search", searched)
+    search(job, **inputs, problem=problem)
+    assert [each is problem.nearly for each in met] == [True, False]
 
 
 def test_a_job_may_rule_out_zero():
