@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -57,11 +58,15 @@ def _rank(cases: list[dict[str, Any]], rank: int, folder: Path) -> None:
     os.dup2(log, 2)
     code = 1
     try:
+        from sailor_runtime.training.pipeline import process_groups
+
         results = {}
-        for case in cases:
+        shared = _store(RunSpec.from_json(json.dumps(cases[0]["spec"])), rank)
+        for number, case in enumerate(cases):
             spec = RunSpec.from_json(json.dumps(case["spec"]))
             if rank < spec.world_size:
                 environment.prepare(spec, rank, folder)
+                process_groups.open_store = partial(_of_case, number, shared)
                 with _limits(case.get("limits", {})):
                     results[case["name"]] = KINDS[case["kind"]](case, spec, rank)
         if rank == 0:
@@ -73,6 +78,23 @@ def _rank(cases: list[dict[str, Any]], rank: int, folder: Path) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _store(spec: RunSpec, rank: int) -> Any:
+    """Return a store for all cases: ranks that open one for each case wait long between their attempts."""
+    from datetime import timedelta
+
+    from sailor_runtime.training.pipeline.store import open_store
+
+    return open_store(
+        spec.master_address, spec.master_port, rank=rank, size=int(sys.argv[3]), timeout=timedelta(minutes=30)
+    )
+
+
+def _of_case(number: int, shared: Any, *_: Any, **__: Any) -> Any:
+    import torch.distributed as dist
+
+    return dist.PrefixStore(str(number), shared)
 
 
 class Member:
