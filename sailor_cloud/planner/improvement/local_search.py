@@ -38,6 +38,8 @@ _GAIN, _LEFT, _LONGEST = 0.002, 0.5, 4.0
 _MENDED = 60.0
 # How much cheaper a plan that is as good must be to be preferred.
 _CHEAPER = 0.01
+# The last descent may take so many times its effort until no neighbour is better.
+_COMPLETE = 6.0
 # A plan counts as one more evaluation for each of this many stages, roughly in proportion to the work.
 _STAGES = 40
 # A neighbour with the ZeRO stage that it is at.
@@ -58,7 +60,7 @@ def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effo
     """Return drafts with replayed figures, and the best results of local search; all name their ZeRO stage.
 
     The best draft of each kind descends, at most `most`. Then the best results continue with restarts, first in their
-    own zones.
+    own zones. At full effort, the best of all descends until no neighbour is better.
     """
     improver = Improver(space, target)
     known = _evaluated(improver, list({draft.order(): draft for draft in drafts}.values()), effort.between(0.0, 0.1))
@@ -80,6 +82,9 @@ def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effo
             if not whole or len(own.pools) < len(space.pools):
                 found += _descended(improver, space if whole else own, draft, each * depth)
         leaders = _leaders(space, improver, found)
+    last = leaders[0]
+    if effort.depth >= 1.0 and improver.rank(last)[0] == 1.0 and last.order() not in improver.optima:
+        found += improver.descend(last, _WHOLE * depth, complete=True)
     return found
 
 
@@ -141,6 +146,8 @@ class Improver:
     space: Space
     target: Target
     factors: Factors = field(default_factory=dict)
+    # The orders of drafts that have no better neighbour.
+    optima: set[tuple[object, ...]] = field(default_factory=set)
     _evaluators: dict[int, Evaluator] = field(default_factory=dict)
     _neighbourhoods: dict[int, Neighbourhood] = field(default_factory=dict)
 
@@ -163,12 +170,13 @@ class Improver:
         """Return the sort key of drafts: first the factor by which limits are exceeded, then the goal."""
         return self.evaluator(self.stage(draft)).rank(draft)
 
-    def descend(self, start: Draft, effort: float) -> list[Draft]:
+    def descend(self, start: Draft, effort: float, *, complete: bool = False) -> list[Draft]:
         """Return the best drafts that keep all limits and that descents from one draft reach, best first.
 
-        `effort`: the number of evaluations, more if they still gain; large plans count more.
+        `effort`: the number of evaluations, more if they still gain; large plans count more. `complete`: the first
+        descent ends only when no neighbour is better.
         """
-        return _Descent(self, effort).run(self.expected(start))
+        return _Descent(self, effort).run(self.expected(start), complete=complete)
 
     def made(self, neighbour: Neighbour, stage: int, better_than: Draft | None = None) -> Draft | None:
         """Return the draft of a neighbour with its figures; None if it does not fit or can't beat `better_than`."""
@@ -206,9 +214,13 @@ class _Descent:
     def __post_init__(self) -> None:
         self.most = self.effort
 
-    def run(self, start: Draft) -> list[Draft]:
+    def run(self, start: Draft, *, complete: bool) -> list[Draft]:
         self._gained(start)
+        if complete:
+            self.most = _COMPLETE * self.effort
         best = current = self._down(start)
+        if complete:
+            self.most = self.effort
         rank = self.improver.rank
         swaps = self._swapped(current)
         while not self._over():
@@ -288,6 +300,8 @@ class _Descent:
                     self._turns[number] = 1
                 if not turn:
                     del kinds[number]
+        if not (kinds or found):
+            self.improver.optima.add(current.order())
         rank = self.improver.rank
         return min(found, key=lambda draft: (rank(draft)[0] > 1.0, near(rank(draft))), default=None)
 

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, combinations, groupby, pairwise, product
+from itertools import accumulate, combinations, groupby, pairwise, permutations, product
 from itertools import count as counted
 from typing import NamedTuple
 
@@ -308,9 +308,12 @@ class _Plan:
                 yield from self._changed(units, lambda slots, order=order: tuple(slots[s] for s in order), None)  # type: ignore[misc]
 
     def merges(self) -> Iterator[Neighbour]:
-        """Yield pipelines with one stage less; a neighbour takes its layers, with the devices of both or its own."""
+        """Yield pipelines with one stage less; a neighbour takes its layers, with the devices of both or its own.
+
+        A stage that is not next to it, on the same node, may take its devices, too; the layers are balanced then.
+        """
         for units in self._units():
-            lengths = units[0].lengths
+            lengths, seats = units[0].lengths, units[0].seats
             for s in range(len(lengths) - 1):
                 merged = [*lengths[:s], lengths[s] + lengths[s + 1], *lengths[s + 2 :]]
                 for kept in (s, s + 1):
@@ -319,13 +322,23 @@ class _Plan:
                         lambda slots, s=s, kept=kept: (*slots[:s], slots[kept], *slots[s + 2 :]),  # type: ignore[misc]
                         merged,
                     )
-                yield from self._changed(units, lambda slots, s=s: self._joined(slots, s), merged)  # type: ignore[misc]
+                yield from self._changed(units, lambda slots, s=s: self._joined(slots, s, s + 1), merged)  # type: ignore[misc]
+            for kept, gone in permutations(range(len(lengths)), 2):
+                apart = abs(kept - gone) > 1
+                if apart and (seats[kept].pool, seats[kept].node) == (seats[gone].pool, seats[gone].node):
+                    yield from self._changed(
+                        units,
+                        lambda slots, kept=kept, gone=gone: self._joined(slots, kept, gone),  # type: ignore[misc]
+                        None,
+                    )
 
-    def _joined(self, slots: _Slots, s: int) -> _Slots | None:
-        first, second = slots[s : s + 2]
-        whole = first._replace(tp=first.tp + second.tp)
-        same = first[:2] == second[:2] and whole.tp in self.space.tp_degrees[first.pool]
-        return (*slots[:s], whole, *slots[s + 2 :]) if same else None
+    def _joined(self, slots: _Slots, kept: int, gone: int) -> _Slots | None:
+        """Return slots with the devices of one stage given to another on the same node; None if that can't be."""
+        taker, giver = slots[kept], slots[gone]
+        whole = taker._replace(tp=taker.tp + giver.tp)
+        if taker[:2] != giver[:2] or whole.tp not in self.space.tp_degrees[taker.pool]:
+            return None
+        return tuple(whole if s == kept else slot for s, slot in enumerate(slots) if s != gone)
 
     def splits(self) -> Iterator[Neighbour]:
         """Yield pipelines with one stage more: two halves of a stage's devices, or other devices."""

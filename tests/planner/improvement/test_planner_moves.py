@@ -146,6 +146,17 @@ def test_a_split_gives_a_slower_device_fewer_layers(space):
     assert best in [each.cut[1] for each in mixed if each.slots[0] == place]
 
 
+def test_a_stage_takes_the_devices_of_another_on_its_node_that_is_not_next_to_it(space):
+    pool = pool_of(space, "V100-16", 4)
+    slots = (Slot(pool, 0, 1), Slot(pool, 1, 1), Slot(pool, 0, 1))
+    shape = Shape(slots=slots, cut=(0, 8, 16, space.layers), microbatch_size=2)
+    found = {each.shapes[0].slots for each in neighbours(space, [shape], "merges")}
+    assert (Slot(pool, 0, 2), Slot(pool, 1, 1)) in found
+    assert (Slot(pool, 1, 1), Slot(pool, 0, 2)) in found
+    # Stages on other nodes keep theirs.
+    assert not any(Slot(pool, 1, 2) in each for each in found)
+
+
 def test_a_part_of_equal_pipelines_becomes_wider_and_all_keep_their_devices(space):
     pool = pool_of(space, "V100-16", 4)
     shapes = tuple(
@@ -321,9 +332,24 @@ def test_a_descent_that_still_gains_continues_and_one_from_its_end_stops(space):
     improver = Improver(space, target)
     start = improver.expected(Assessor(space, target).draft(side_by_side(space, 2)))
     descent = _Descent(improver, 40.0)
-    best = descent.run(start)[0]
+    best = descent.run(start, complete=False)[0]
     # A turn of all kinds of moves ends before the effort is compared.
     assert 40.0 * 1.25 < descent.spent <= 40.0 * 4.0 + 20.0
     again = _Descent(improver, 40.0)
-    again.run([*Improver(space, target).descend(best, 400.0), best][0])
+    again.run([*Improver(space, target).descend(best, 400.0), best][0], complete=False)
     assert again.spent <= 40.0 + 20.0
+
+
+def test_a_complete_descent_ends_at_a_plan_without_better_neighbours():
+    small = {"resources__0__accelerators": {"V100-16": 4}, "resources__0__zones": ["us-central1-a"]}
+    space = make_space(example("gcp-a100-v100.yaml", **small))
+    improver = Improver(space, Target(goal=Figure.ITERATION_S, limits=()))
+    start = improver.expected(Assessor(space, improver.target).draft(side_by_side(space, 1)))
+    short = improver.descend(start, 4.0)[0]
+    assert short.order() not in improver.optima
+    best = improver.descend(start, 100.0, complete=True)[0]
+    assert best.order() in improver.optima
+    found = [
+        improver.made(neighbour, stage) for kind in _Descent(improver, 1.0)._kinds(best) for stage, neighbour in kind()
+    ]
+    assert min(improver.rank(draft) for draft in found if draft is not None) >= improver.rank(best)
