@@ -216,7 +216,7 @@ class _Plan:
         self._open = sorted({slot.pool for shape in self.shapes for slot in shape.slots} | self.around.targets)
 
     def microbatches(self) -> Iterator[Neighbour]:
-        """Yield other microbatch sizes of one group, and of all groups for other numbers of microbatches.
+        """Yield other microbatch sizes of one group, of two, and of all for other numbers of microbatches.
 
         If the members of a group have different shares of the batch, those with the same share also get a size alone.
         """
@@ -233,6 +233,7 @@ class _Plan:
         counts = {self.count - 1, self.count + 1, self.count // 2, 2 * self.count, 3 * self.count // 2}
         for count in sorted({self.count, *counts} - {0}):
             yield Neighbour(self.shapes, count)
+        yield from self._traded()
         # Stages of another size may hold other layers, without which the new size alone is worse.
         for group in self.groups:
             for size in sorted({group.size // 2, 2 * group.size} - {0}):
@@ -240,6 +241,28 @@ class _Plan:
                 if cut is not None and cut != group.cut:
                     sized = [each._replace(microbatch_size=size, cut=cut) for each in group.members]
                     yield Neighbour(self._with(group, sized))
+
+    def _traded(self) -> Iterator[Neighbour]:
+        """Yield plans in which some pipelines take a sample of each microbatch from as many as keep the batch.
+
+        Takers are one pipeline or all that are alike. Givers are alike, too, and the last ones of these.
+        """
+        groups = {shape: number for number, group in enumerate(self.groups) for shape in group.members}
+        alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for p, (shape, part) in enumerate(zip(self.shapes, self.draft.pipelines, strict=True)):
+            alike[groups[shape], part.microbatches].append(p)
+        for (taking, takers), (giving, givers) in permutations(alike.items(), 2):
+            for some in dict.fromkeys((len(takers), 1)):
+                needed, rest = divmod(some * taking[1], giving[1])
+                size = self.groups[giving[0]].size
+                if rest == 0 and 0 < needed <= len(givers) and size > 1:
+                    more = dict.fromkeys(takers[:some], 1) | dict.fromkeys(givers[-needed:], -1)
+                    yield Neighbour(
+                        tuple(
+                            shape._replace(microbatch_size=shape.microbatch_size + more.get(p, 0))
+                            for p, shape in enumerate(self.shapes)
+                        )
+                    )
 
     def _whole(self, group: _Group, samples: int) -> Iterator[int]:
         """Yield the next smaller and larger sizes that divide `samples`, or an equal share of the batch."""

@@ -353,3 +353,27 @@ def test_a_complete_descent_ends_at_a_plan_without_better_neighbours():
         improver.made(neighbour, stage) for kind in _Descent(improver, 1.0)._kinds(best) for stage, neighbour in kind()
     ]
     assert min(improver.rank(draft) for draft in found if draft is not None) >= improver.rank(best)
+
+
+def test_pipelines_take_samples_from_as_many_others_as_keep_the_batch():
+    counts = {"A100-40": 4, "V100-16": 4}
+    job = example("gcp-a100-v100.yaml", training__global_batch_size=64, resources__0__accelerators=counts)
+    space = make_space(job)
+    fast, slow = pool_of(space, "A100-40", 1), pool_of(space, "V100-16", 1)
+    cut = (0, space.layers)
+    sizes = {fast: 10, slow: 6}
+    shapes = [
+        Shape(slots=(Slot(pool, number, 1),), cut=cut, microbatch_size=sizes[pool])
+        for pool, count in ((fast, 4), (slow, 4))
+        for number in range(count)
+    ]
+    assert sum(shape.microbatch_size for shape in shapes) == space.batch
+    found = {
+        tuple(sorted(Counter((shape.slots[0].pool, shape.microbatch_size) for shape in each.shapes).items()))
+        for each in neighbours(space, shapes, "microbatches")
+    }
+    one = {(fast, 10): 3, (fast, 11): 1, (slow, 6): 3, (slow, 5): 1}
+    every = {(fast, 11): 4, (slow, 5): 4}
+    back = {(fast, 9): 4, (slow, 7): 4}
+    for each in (one, every, back):
+        assert tuple(sorted(each.items())) in found
