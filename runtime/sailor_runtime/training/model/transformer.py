@@ -172,12 +172,11 @@ class Transformer(Architecture):
         return self._specs[layer]
 
     def first_values(self, layer: int) -> dict[str, Tensor]:
-        causal = copy.deepcopy(self._causal)
         values = {}
         for root in self._roots(layer):
-            module = causal.get_submodule(root).to_empty(device="cpu")
+            module = copy.deepcopy(self._causal.get_submodule(root)).to_empty(device="cpu")
             with torch.no_grad():
-                module.apply(causal._init_weights)
+                module.apply(self._causal._init_weights)
             values |= {f"{root}.{name}": value.detach() for name, value in module.named_parameters()}
         return {name: values[name] for name in self._of_layer[layer] if name in values}
 
