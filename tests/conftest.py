@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
         if groups and "@" not in item.nodeid.rpartition("]")[2]:
             item._id = type(item._id).parse(f"{item.nodeid}@{'_'.join(groups)}")  # type: ignore[attr-defined]
+    # What takes longest comes first, so that no worker waits for another one at the end.
+    slow = {_scope(item.nodeid) for item in items if item.get_closest_marker("slow")}
+    sizes = Counter(_scope(item.nodeid) for item in items)
+    items.sort(key=lambda item: (_scope(item.nodeid) not in slow, -sizes[_scope(item.nodeid)]))
+
+
+def _scope(nodeid: str) -> str:
+    """Return the group of a test, or its file."""
+    return nodeid.rpartition("@")[2] if "@" in nodeid.rpartition("]")[2] else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -46,9 +56,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
     class ByGroupOrFile(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            scope = super()._split_scope(nodeid)
-            return scope if scope != nodeid else nodeid.partition("::")[0]
+            return _scope(nodeid)
 
+    config.option.loadscopereorder = False
     return ByGroupOrFile(config, log)
 
 
