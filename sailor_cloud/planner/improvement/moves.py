@@ -488,6 +488,20 @@ class _Plan:
                     ]
                     if made != [shape.slots for shape in group.members]:
                         yield from self._put(group, made, group.lengths)
+        yield from self._shifted()
+
+    def _shifted(self) -> Iterator[Neighbour]:
+        """Yield plans in which one pipeline has its stages of a node on another one of its accelerator with room."""
+        pools, kinds, load = self.space.pools, self._nodes(), _loads(self.shapes)
+        for (node, *_), others in product(kinds, kinds):
+            last = next(shape for shape in reversed(self.shapes) if any(slot[:2] == node for slot in shape.slots))
+            devices = sum(slot.tp for slot in last.slots if slot[:2] == node)
+            alike = pools[node[0]].accelerator.name == pools[others[0][0]].accelerator.name
+            for other in others if alike else ():
+                if other != node and load[other] + devices <= pools[other[0]].devices:
+                    (there,) = _renamed([last], {node: other})
+                    yield Neighbour(tuple(there if shape is last else shape for shape in self.shapes))
+                    break
 
     def zones(self) -> Iterator[Neighbour]:
         """Yield plans with all nodes of a zone in another one."""

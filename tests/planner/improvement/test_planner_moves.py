@@ -377,3 +377,16 @@ def test_pipelines_take_samples_from_as_many_others_as_keep_the_batch():
     back = {(fast, 9): 4, (slow, 7): 4}
     for each in (one, every, back):
         assert tuple(sorted(each.items())) in found
+
+
+def test_one_of_equal_pipelines_moves_to_a_node_with_room(space):
+    pool = pool_of(space, "V100-16", 4)
+    full, half = [Slot(pool, 0, 1)] * 4, [Slot(pool, 1, 1)] * 2
+    shapes = [Shape(slots=(slot,), cut=(0, space.layers), microbatch_size=2) for slot in (*full, *half)]
+    found = [
+        Counter(slot.instance for shape in each.shapes for slot in shape.slots)
+        for each in neighbours(space, shapes, "places")
+    ]
+    assert {0: 3, 1: 3} in found
+    # The full node has no room.
+    assert all(loads[0] <= 4 for loads in found)
