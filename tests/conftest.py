@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the group of a test into its id, where pytest-xdist's loadgroup looks for it.
+    """Put the group of a test into its id, where pytest-xdist's loadgroup looks for it; order groups and files.
 
     pytest-xdist 3.8 does so through an attribute that pytest 9.2 no longer reads, so that the tests of a group were
     spread over all workers, and each worker made what they share again.

@@ -60,7 +60,7 @@ def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effo
     """Return drafts with replayed figures, and the best results of local search; all name their ZeRO stage.
 
     The best draft of each kind descends, at most `most`. Then the best results continue with restarts, first in their
-    own zones. At full effort, the best of all descends until no neighbour is better.
+    own zones. At full effort, the best of all descends once more, until it has no better neighbour or effort runs out.
     """
     improver = Improver(space, target)
     known = _evaluated(improver, list({draft.order(): draft for draft in drafts}.values()), effort.between(0.0, 0.1))
@@ -174,7 +174,7 @@ class Improver:
         """Return the best drafts that keep all limits and that descents from one draft reach, best first.
 
         `effort`: the number of evaluations, more if they still gain; large plans count more. `complete`: the first
-        descent ends only when no neighbour is better.
+        descent ends when no neighbour is better, or after `_COMPLETE` times as many.
         """
         return _Descent(self, effort).run(self.expected(start), complete=complete)
 
